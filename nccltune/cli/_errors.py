@@ -1,0 +1,50 @@
+"""From exceptions to one clear message and the documented exit code. No traceback without --debug."""
+
+import os
+import sys
+import traceback
+
+import click
+
+from nccltune.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, NccltuneError
+
+
+def run(command: click.Command, argv: list[str] | None = None) -> int:
+    """Run ``command`` and return the exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in args or bool(os.environ.get("NCCLTUNE_DEBUG"))
+    try:
+        result = command.main(args=args, prog_name="nccltune", standalone_mode=False)
+        return result if isinstance(result, int) else EXIT_OK
+    except NccltuneError as error:
+        if debug:
+            traceback.print_exc()
+        _say("Error: " + "\n  ".join(error.lines()))
+        return error.exit_code
+    except click.UsageError as error:
+        error.show(file=sys.stderr)
+        return EXIT_USAGE
+    except click.ClickException as error:
+        _say(f"Error: {error.format_message()}")
+        return error.exit_code
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _say("Interrupted.")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) went away: not an error of ours. Keep Python from flushing into the dead pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        else:
+            _say(
+                f"Error: {type(error).__name__}: {error}\n  why: this is a bug in nccltune\n  do:  run again with --debug and report the traceback"
+            )
+        return EXIT_FAILED
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

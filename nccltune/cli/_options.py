@@ -1,0 +1,20 @@
+"""Option groups shared by commands, each written once."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def common(function: F) -> F:
+    """Add --json, -q, -v and --debug (as ``as_json``, ``quiet``, ``verbose``, ``debug``)."""
+    for option in (
+        click.option("--debug", is_flag=True, help="Show a traceback when something fails."),
+        click.option("-v", "--verbose", is_flag=True, help="More detail."),
+        click.option("-q", "--quiet", is_flag=True, help="No progress and no hints on stderr."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout and nothing else there."),
+    ):
+        function = option(function)
+    return function

@@ -1,0 +1,1 @@
+"""From a number of ranks to processes: argv and environment. Never measures, never imports torch."""

@@ -1,0 +1,82 @@
+"""The fit of a run: per setting, the measured points, alpha-beta pieces beside them and how far they can be trusted.
+
+History of the format: 1 (2026-11) first.
+"""
+
+from pydantic import Field
+
+from nccltune.schemas.common import Source, Strict
+from nccltune.schemas.measurement import Choice, Timing
+from nccltune.schemas.setting import Setting
+
+SCHEMA = "nccltune.fit"
+SCHEMA_VERSION = 1
+
+
+class CurvePoint(Strict):
+    """One point of a communication curve: microseconds of one all-reduce with its 90% interval."""
+
+    size_bytes: int
+    time_us: float
+    low_us: float
+    high_us: float
+    source: Source = "measured"
+    choice: Choice | None = None
+
+
+class Piece(Strict):
+    """``time_us = alpha_us + size_bytes * us_per_byte`` between two sizes."""
+
+    proto: str
+    from_bytes: int
+    to_bytes: int
+    alpha_us: float
+    us_per_byte: float
+    max_error_percent: float
+
+
+class LeaveOneOut(Strict):
+    """Error of predicting each inner size from the others, percent."""
+
+    median_percent: float
+    worst_percent: float
+    num_points: int
+
+
+class SettingFit(Strict):
+    """One setting's curve."""
+
+    setting: Setting
+    timing: Timing
+    usable: bool
+    reason: str = ""
+    """Why it is not usable or not credited (wrong results, not in force, errors)."""
+    same_as: str | None = None
+    """Name of the setting that resolved to the same choices at every size."""
+    points: list[CurvePoint] = Field(default_factory=list)
+    pieces: list[Piece] = Field(default_factory=list)
+    leave_one_out: LeaveOneOut | None = None
+    forward_us: dict[str, float] = Field(default_factory=dict)
+    """Communication of one forward by number of tokens, microseconds."""
+
+
+class Fit(Strict):
+    """All curves of a run, ranked by the communication of the model's forward."""
+
+    schema_version: int = SCHEMA_VERSION
+    nccltune_version: str
+    created_at: str
+    command: list[str]
+    run_id: str
+    machine: str
+    num_ranks: int
+    base: str
+    base_env: dict[str, str] = Field(default_factory=dict)
+    model: str | None
+    timing: Timing
+    """The timing that predictions use; others are kept beside it."""
+    settings: list[SettingFit]
+    best: str | None
+    """Name of the fastest usable setting at decode sizes, None when nothing beats the base beyond noise."""
+    tied_with_best: list[str] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)

@@ -1,0 +1,182 @@
+"""Run folders and JSON files: create, append, load, resume. The only module that opens result files."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from nccltune.errors import InputError, NccltuneError
+from nccltune.schemas import fit as fit_schema
+from nccltune.schemas import measurement as measurement_schema
+from nccltune.schemas import run as run_schema
+from nccltune.schemas.common import check_header
+from nccltune.schemas.fit import Fit
+from nccltune.schemas.measurement import Measurement
+from nccltune.schemas.run import Manifest
+
+MANIFEST = "manifest.json"
+MEASUREMENTS = "measurements.jsonl"
+FIT = "fit.json"
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Write one JSON document; a crash leaves the old file or the new one, never half of each."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1, ensure_ascii=True)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise NccltuneError(
+            f"cannot write {path}", error.strerror or str(error), "free some space or choose another place with -o"
+        ) from error
+
+
+def read_json(path: Path) -> Any:
+    """Read one JSON document; raises InputError naming the file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist", "", "check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}", str(error), "check the path and its permissions") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON", str(error), "the file may be cut off: make it again") from error
+
+
+def load_document(path: Path, model: type[M], schema: str, version: int) -> M:
+    """Read a versioned document into its model; raises InputError naming the field that is wrong."""
+    document = check_header(read_json(path), schema, version, str(path))
+    document = {key: value for key, value in document.items() if key != "schema"}
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(
+            f"{path} is not a valid {schema} file", f"{where}: {first['msg']}", "make the file again"
+        ) from error
+
+
+class Run:
+    """One run folder: ``manifest.json`` and the append-only ``measurements.jsonl``."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+
+    @classmethod
+    def create(cls, path: Path, manifest: Manifest) -> "Run":
+        """Make the folder; an existing run is never overwritten (InputError)."""
+        if (path / MANIFEST).exists():
+            raise InputError(
+                f"{path} already holds a run", "runs are never overwritten", f"use --resume {path}, or another -o"
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise NccltuneError(
+                f"cannot make the run folder {path}", error.strerror or str(error), "choose another place with -o"
+            ) from error
+        run = cls(path, manifest)
+        run.save()
+        return run
+
+    @classmethod
+    def load(cls, path: Path) -> "Run":
+        """Open an existing run folder (or the path of its manifest)."""
+        folder = path.parent if path.name == MANIFEST else path
+        if not (folder / MANIFEST).is_file():
+            raise InputError(
+                f"{path} is not a run folder", f"it has no {MANIFEST}", "give the folder that 'nccltune scan' wrote"
+            )
+        return cls(folder, load_document(folder / MANIFEST, Manifest, run_schema.SCHEMA, run_schema.SCHEMA_VERSION))
+
+    def save(self) -> None:
+        """Write the manifest."""
+        write_json(self.path / MANIFEST, {"schema": run_schema.SCHEMA, **self.manifest.model_dump(mode="json")})
+
+    def update(self, **fields: Any) -> None:
+        """Change manifest fields (status, finished_at, notes) and write it."""
+        self.manifest = self.manifest.model_copy(update=fields)
+        self.save()
+
+    def append(self, measurements: Iterable[Measurement]) -> None:
+        """Append finished cases and flush them to disk; a cut last line of an earlier crash is ended first."""
+        path = self.path / MEASUREMENTS
+        lines = "".join(
+            json.dumps({"schema": measurement_schema.SCHEMA, "schema_version": measurement_schema.SCHEMA_VERSION, **m.model_dump(mode="json", exclude_defaults=True)})
+            + "\n"
+            for m in measurements
+        )  # fmt: skip
+        try:
+            with path.open("ab") as file:
+                if file.tell() and not _ends_with_newline(path):
+                    file.write(b"\n")
+                file.write(lines.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise NccltuneError(
+                f"cannot append to {path}",
+                error.strerror or str(error),
+                f"free some space, then run: nccltune scan --resume {self.path}",
+            ) from error
+
+    def measurements(self) -> list[Measurement]:
+        """Load every readable measurement; later lines of the same case win. A cut line (crash) is left out."""
+        path = self.path / MEASUREMENTS
+        if not path.is_file():
+            return []
+        found: dict[str, Measurement] = {}
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            if not line.strip():
+                continue
+            measurement = self._parse(line, number)
+            if measurement is not None:
+                found[measurement.case_id] = measurement
+        return list(found.values())
+
+    def _parse(self, line: bytes, number: int) -> Measurement | None:
+        try:
+            document = json.loads(line)
+        except ValueError:
+            return None  # a line cut by a crash: that case is measured again on resume
+        where = f"{self.path / MEASUREMENTS}:{number}"
+        document = check_header(document, measurement_schema.SCHEMA, measurement_schema.SCHEMA_VERSION, where)
+        fields = {key: value for key, value in document.items() if key not in ("schema", "schema_version")}
+        try:
+            return Measurement.model_validate(fields)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InputError(
+                f"{where} is not a valid measurement",
+                f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
+                "remove that line and resume the run",
+            ) from error
+
+    def save_fit(self, fit: Fit) -> Path:
+        """Write the fit beside the measurements."""
+        path = self.path / FIT
+        write_json(path, {"schema": fit_schema.SCHEMA, **fit.model_dump(mode="json")})
+        return path
+
+    def load_fit(self) -> Fit | None:
+        """Load the fit, or None when this run has none yet."""
+        path = self.path / FIT
+        return load_document(path, Fit, fit_schema.SCHEMA, fit_schema.SCHEMA_VERSION) if path.is_file() else None
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
