@@ -5,6 +5,7 @@ copy of libnccl and are silently ignored by later communicators of that copy (do
 """
 
 import difflib
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -139,9 +140,34 @@ def nearest(name: str) -> str | None:
     return close[0] if close else None
 
 
+# Read by strtoll: what follows the digits is lost without a word (NVIDIA/nccl src/misc/param.cc, ncclLoadParam).
+INTEGERS = frozenset(name for name, _ in _LIBRARY) - {"NCCL_P2P_LEVEL"}
+
+
+def read_integer(text: str) -> int:
+    """Read a number as NCCL does: C's strtoll with base 0. ``4M`` is 4, ``0x10`` is 16, ``010`` is 8, ``yes`` is 0."""
+    match = re.match(r"\s*([-+]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)", text)
+    if match is None:
+        return 0
+    digits = match.group(2)
+    base = 16 if digits[:2].lower() == "0x" else 8 if digits[0] == "0" else 10
+    return int(digits, base) * (-1 if match.group(1) == "-" else 1)
+
+
+def _misread(env: dict[str, str]) -> list[Rejected]:
+    """Numbers that NCCL reads as another number than the one written."""
+    found = []
+    for name in sorted(INTEGERS & set(env)):
+        value, number = env[name], read_integer(env[name])
+        if value.strip() not in (str(number), f"+{number}") and not re.fullmatch(r"0[xX][0-9a-fA-F]+", value.strip()):
+            message = f"NCCL reads whole numbers in bytes or counts only: it takes this for {number}"
+            found.append(Rejected(variable=name, requested=value, in_force=str(number), message=message))
+    return found
+
+
 def refusals(env: dict[str, str]) -> list[Rejected]:
-    """Values that NCCL would refuse or clamp, known before anything runs (nccl.md A3, A4)."""
-    found: list[Rejected] = []
+    """Values that NCCL would refuse, clamp or misread, known before anything runs (nccl.md A3, A4)."""
+    found: list[Rejected] = [r for r in _misread(env) if r.variable not in ("NCCL_NTHREADS", "NCCL_LL128_NTHREADS")]
     for name, low, high in (("NCCL_NTHREADS", 64, 512), ("NCCL_LL128_NTHREADS", 160, 640)):
         value = env.get(name)
         if value is None:

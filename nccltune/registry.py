@@ -113,9 +113,37 @@ def _load(name: str, kind: str, cls: type[T]) -> T:
 def _by_alias(name: str, known: dict[str, Path]) -> Path | None:
     wanted = name.lower()
     for path in known.values():
-        text = path.read_text(encoding="utf-8")
-        if wanted in text.lower():  # cheap test first: parsing every file would cost more than the rest of a command
-            aliases = tomllib.loads(text).get("aliases", [])
-            if wanted in (str(alias).lower() for alias in aliases):
-                return path
+        try:
+            text = path.read_text(encoding="utf-8")
+            # Cheap test first: parsing every file would cost more than the rest of a command.
+            aliases = tomllib.loads(text).get("aliases", []) if wanted in text.lower() else []
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+            continue  # a broken file of the user must not hide the others; asking for it by name says what is wrong
+        if isinstance(aliases, list) and wanted in (str(alias).lower() for alias in aliases):
+            return path
     return None
+
+
+def add_file(kind: str, name: str, text: str, *, path: Path | None = None, force: bool = False) -> Path:
+    """Write a file of ``kind`` (into the user's folder unless ``path`` is given) and return where it is.
+
+    The text is read back before it counts; an existing file is left alone without ``force``.
+    """
+    if not name or name != Path(name).name or name.startswith(".") or name.endswith(".toml"):
+        raise InputError(
+            f"'{name}' is not a name for a {kind}", "it becomes a file name", "use letters, digits, - and ."
+        )
+    target = path or user_root() / KINDS[kind][0] / f"{name}.toml"
+    if target.exists() and not force:
+        raise InputError(f"{target} exists", "it would be overwritten", "choose another --name or give --force")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        load_file(temporary, kind)
+        temporary.replace(target)
+    except OSError as error:
+        raise InputError(f"cannot write {target}", str(error), "choose another place with -o") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target

@@ -18,6 +18,7 @@ COMMANDS = {
     "emit": "nccltune.cli.emit",
     "models": "nccltune.cli.models",
     "topology": "nccltune.cli.topology",
+    "doctor": "nccltune.cli.doctor",
 }
 
 

@@ -63,7 +63,7 @@ def _warn_unknown_variables() -> None:
     from nccltune.cli import COMMANDS
 
     known = tuple(f"NCCLTUNE_{command.upper()}_" for command in COMMANDS)
-    single = {"NCCLTUNE_CONFIG", "NCCLTUNE_DATA_PATH", "NCCLTUNE_DEBUG"}
+    single = {"NCCLTUNE_CONFIG", "NCCLTUNE_DATA_PATH", "NCCLTUNE_DEBUG", "NCCLTUNE_FAULT"}
     for name in sorted(os.environ):
         if name.startswith("NCCLTUNE_") and name not in single and not name.startswith(known):
             print(

@@ -3,6 +3,8 @@
 History of the format: 1 (2026-11) first.
 """
 
+from typing import Literal
+
 from pydantic import Field
 
 from nccltune.schemas.common import Source, Strict
@@ -43,6 +45,16 @@ class LeaveOneOut(Strict):
     num_points: int
 
 
+class VersusBase(Strict):
+    """Communication of the decode forwards against the base, percent (negative: faster), with its 90% interval."""
+
+    percent: float
+    low_percent: float
+    high_percent: float
+    verdict: Literal["base", "same", "faster", "slower", "unclear"]
+    """``same``: it resolved to the choices of the base. ``unclear``: the interval holds both."""
+
+
 class SettingFit(Strict):
     """One setting's curve."""
 
@@ -58,6 +70,10 @@ class SettingFit(Strict):
     leave_one_out: LeaveOneOut | None = None
     forward_us: dict[str, float] = Field(default_factory=dict)
     """Communication of one forward by number of tokens, microseconds."""
+    forward_interval_us: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    """90% interval of each ``forward_us``."""
+    versus_base: VersusBase | None = None
+    """None where it cannot be ranked: not usable, or not measured at every decode size."""
 
 
 class Fit(Strict):
@@ -76,6 +92,9 @@ class Fit(Strict):
     timing: Timing
     """The timing that predictions use; others are kept beside it."""
     settings: list[SettingFit]
+    """Fastest first for ``timing``, then what cannot be ranked, then the curves of other timings."""
+    decode_tokens: list[int] = Field(default_factory=list)
+    """Tokens per forward that the ranking adds up."""
     best: str | None
     """Name of the fastest usable setting at decode sizes, None when nothing beats the base beyond noise."""
     tied_with_best: list[str] = Field(default_factory=list)

@@ -27,6 +27,9 @@ ErrorKind = Literal[
     "crash",
     "usage",
     "disk_full",
+    "no_mpi",
+    "layout",
+    "other_collective",
     "other",
 ]
 
@@ -120,6 +123,8 @@ class Measurement(Strict):
     stop_reason: str = ""
     warnings: list[str] = Field(default_factory=list)
     error: Failure | None = None
+    repeat: int = 0
+    """0: the case itself. n: its n-th repetition by the drift monitor (``case_id`` ends in ``-rN``)."""
     order: int = 0
     """Position in the walk, for drift."""
     started_at: str = ""

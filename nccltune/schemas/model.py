@@ -28,24 +28,29 @@ class Attention(Strict):
     num_heads: int = Field(gt=0)
     num_kv_heads: int = Field(default=0, ge=0)
     head_dim: int = Field(default=0, ge=0)
-    q_lora_rank: int = 0
-    kv_lora_rank: int = 0
-    qk_nope_head_dim: int = 0
-    qk_rope_head_dim: int = 0
-    v_head_dim: int = 0
+    q_lora_rank: int = Field(default=0, ge=0)
+    kv_lora_rank: int = Field(default=0, ge=0)
+    qk_nope_head_dim: int = Field(default=0, ge=0)
+    qk_rope_head_dim: int = Field(default=0, ge=0)
+    v_head_dim: int = Field(default=0, ge=0)
     qkv_bias: bool = False
     o_bias: bool = False
     gated_output: bool = False
     """The query projection is twice as wide and half of it gates the output (Qwen3-Next, Qwen3.5)."""
-    indexer_num_heads: int = 0
+    indexer_num_heads: int = Field(default=0, ge=0)
     """Sparse attention indexer (DeepSeek-V3.2): heads, their width and how many tokens it keeps."""
-    indexer_head_dim: int = 0
-    indexer_topk: int = 0
-    sliding_window: int = 0
+    indexer_head_dim: int = Field(default=0, ge=0)
+    indexer_topk: int = Field(default=0, ge=0)
+    sliding_window: int = Field(default=0, ge=0)
     """Tokens a windowed layer attends to; 0: every layer attends to the whole context."""
-    num_windowed_layers: int = 0
-    num_linear_layers: int = 0
+    num_windowed_layers: int = Field(default=0, ge=0)
+    num_linear_layers: int = Field(default=0, ge=0)
     """Layers whose attention state does not grow with the context (hybrid models)."""
+    linear_num_key_heads: int = Field(default=0, ge=0)
+    """Gated linear attention of those layers: heads and widths of keys and values."""
+    linear_key_head_dim: int = Field(default=0, ge=0)
+    linear_num_value_heads: int = Field(default=0, ge=0)
+    linear_value_head_dim: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -53,6 +58,15 @@ class Attention(Strict):
             raise ValueError("gqa attention needs num_kv_heads and head_dim")
         if self.kind == "mla" and not (self.kv_lora_rank and self.qk_nope_head_dim and self.v_head_dim):
             raise ValueError("mla attention needs kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim and v_head_dim")
+        if self.num_windowed_layers and not self.sliding_window:
+            raise ValueError("windowed layers need sliding_window")
+        if self.num_linear_layers and not (
+            self.linear_num_key_heads
+            and self.linear_key_head_dim
+            and self.linear_num_value_heads
+            and self.linear_value_head_dim
+        ):
+            raise ValueError("linear layers need the linear_ heads and widths")
         return self
 
 
@@ -63,11 +77,19 @@ class Moe(Strict):
     num_experts: int = Field(gt=0)
     top_k: int = Field(gt=0)
     intermediate_size: int = Field(gt=0)
-    num_shared_experts: int = 0
-    shared_intermediate_size: int = 0
+    num_shared_experts: int = Field(default=0, ge=0)
+    shared_intermediate_size: int = Field(default=0, ge=0)
     """Width of all shared experts together."""
     expert_bias: bool = False
     """Expert projections and router have biases (gpt-oss)."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.top_k > self.num_experts:
+            raise ValueError(f"top_k = {self.top_k} is more than num_experts = {self.num_experts}")
+        if bool(self.num_shared_experts) != bool(self.shared_intermediate_size):
+            raise ValueError("num_shared_experts and shared_intermediate_size go together")
+        return self
 
 
 class Quantization(Strict):
@@ -88,7 +110,12 @@ class Published(Strict):
     active_params: float | None = None
     tolerance: float = 0.02
     """Relative difference allowed: published totals are rounded, and some count parts that a file leaves out."""
+    active_tolerance: float | None = None
+    """The same for active_params; None: as ``tolerance``."""
+    active_counts_embedding: bool = False
+    """The published active count includes the input embedding (a gather of one row, which ours leaves out)."""
     note: str = ""
+    """Why the tolerance is what it is."""
     source: str
 
 
@@ -116,6 +143,8 @@ class Model(Strict):
     default_drafter: str = ""
     source: list[str] = Field(min_length=1)
     """Where the figures were read, one entry each."""
+    notes: list[str] = Field(default_factory=list)
+    """Assumptions and warnings that a reader of the figures should know."""
 
     @model_validator(mode="after")
     def _layers(self) -> Self:
@@ -126,6 +155,8 @@ class Model(Strict):
             )
         if self.num_dense_layers and not self.dense_intermediate_size:
             raise ValueError("dense layers need dense_intermediate_size")
+        if self.attention.num_windowed_layers + self.attention.num_linear_layers > self.num_layers:
+            raise ValueError(f"more windowed and linear layers than num_layers = {self.num_layers}")
         return self
 
     @property
@@ -158,3 +189,4 @@ class Drafter(Strict):
     weight_format: WeightFormat = "bf16"
     activation_bytes: int = 2
     source: list[str] = Field(min_length=1)
+    notes: list[str] = Field(default_factory=list)

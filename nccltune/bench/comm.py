@@ -1,0 +1,88 @@
+"""Communicators of one rank: NCCL by ctypes, or torch.distributed. Both queue an in-place sum on the current stream."""
+
+import contextlib
+import os
+import pathlib
+from typing import Any
+
+from nccltune.bench.libnccl import LibNccl
+
+DEBUG_ENV = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,TUNING", "NCCL_RAS_ENABLE": "0"}
+
+
+def set_nccl_env(env: dict[str, str]) -> None:
+    """Make ``env`` the only NCCL_* variables of this process; NCCL reads them with getenv at its next init."""
+    for name in [name for name in os.environ if name.startswith("NCCL_")]:
+        del os.environ[name]
+    os.environ.update(env)
+
+
+class NcclComm:
+    """One communicator of a private copy of libnccl, with the log it wrote."""
+
+    def __init__(self, library: LibNccl, handle: int, dtype: str, log: str, log_start: int) -> None:
+        self._library, self._handle, self._dtype = library, handle, dtype
+        self._log, self._log_start = log, log_start
+
+    def all_reduce(self, tensor: Any, stream: Any) -> None:
+        """Queue an in-place sum of ``tensor`` on ``stream``."""
+        self._library.all_reduce(self._handle, tensor.data_ptr(), tensor.numel(), self._dtype, stream.cuda_stream)
+
+    def model_us(self, tensor: Any, stream: Any) -> float | None:
+        """NCCL's own estimate for this tensor, microseconds."""
+        return self._library.simulate_us(
+            self._handle, tensor.data_ptr(), tensor.numel(), self._dtype, stream.cuda_stream
+        )
+
+    def log_text(self) -> str:
+        """What this copy of NCCL logged since this communicator began."""
+        return read_from(self._log, self._log_start)
+
+    def close(self, *, abort: bool) -> None:
+        """Leave the communicator; ``abort`` does not wait for the other ranks."""
+        if abort:
+            self._library.abort(self._handle)
+        else:
+            self._library.destroy(self._handle)
+
+
+class TorchComm:
+    """The default process group of torch.distributed (back ends nccl and gloo)."""
+
+    def __init__(self, dist: Any, log: str = "", log_start: int = 0) -> None:
+        self._dist = dist
+        self._log, self._log_start = log, log_start
+
+    def all_reduce(self, tensor: Any, stream: Any) -> None:
+        """Queue (or run) an in-place sum of ``tensor``."""
+        self._dist.all_reduce(tensor)
+
+    def model_us(self, tensor: Any, stream: Any) -> float | None:
+        """torch.distributed gives no estimate."""
+        return None
+
+    def log_text(self) -> str:
+        """What NCCL logged, empty for gloo."""
+        return read_from(self._log, self._log_start) if self._log else ""
+
+    def close(self, *, abort: bool) -> None:
+        """Destroy the process group; an aborted group ends with its process."""
+        if not abort:
+            self._dist.destroy_process_group()
+
+
+def log_size(path: str) -> int:
+    """Bytes in the log so far; 0 before it exists."""
+    with contextlib.suppress(OSError):
+        return pathlib.Path(path).stat().st_size
+    return 0
+
+
+def read_from(path: str, start: int) -> str:
+    """Text of the log from byte ``start``; empty when there is no log."""
+    try:
+        with pathlib.Path(path).open("rb") as file:
+            file.seek(start)
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,132 @@
+"""What NCCL really did with a setting: in force or not, the choice for a size, and which settings amount to the same."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from nccltune.knobs import KNOBS, refusals
+from nccltune.parse.nccl_log import NcclLog
+from nccltune.schemas.measurement import Choice, Rejected
+
+# Variables whose whole effect on one all-reduce is visible in its choice (algorithm, protocol, blocks, threads, transports).
+_VISIBLE = {
+    "NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS",
+    "NCCL_NTHREADS", "NCCL_LL128_NTHREADS", "NCCL_THREAD_THRESHOLDS", "NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE",
+}  # fmt: skip
+# Buffer sizes are not visible, but touch one protocol only (nccl.md A4).
+_BUFFERS = {"NCCL_BUFFSIZE": "Simple", "NCCL_LL_BUFFSIZE": "LL", "NCCL_LL128_BUFFSIZE": "LL128"}
+
+
+@dataclass
+class Resolution:
+    """What one communicator said about its setting."""
+
+    choices: dict[int, Choice] = field(default_factory=dict)
+    model_us: dict[int, float] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+    rejected: list[Rejected] = field(default_factory=list)
+    not_read: list[str] = field(default_factory=list)
+    can_tell: bool = True
+
+    def in_force(self, size_bytes: int, env: dict[str, str]) -> tuple[bool | None, str]:
+        """Whether the setting is in force for this size, with the reason when it is not."""
+        if not env:
+            return True, ""
+        if not self.can_tell:
+            return None, ""
+        if self.rejected:
+            first = self.rejected[0]
+            return False, f"{first.variable}={first.requested}: {first.message}"
+        if self.not_read:
+            return False, f"NCCL never read {', '.join(self.not_read)}"
+        choice = self.choices.get(size_bytes)
+        for variable, got in (
+            ("NCCL_ALGO", choice.algo if choice else None),
+            ("NCCL_PROTO", choice.proto if choice else None),
+        ):
+            if got is not None and not _allowed(env.get(variable), got):
+                return False, f"{variable}={env[variable]} but NCCL used {got}"
+        return True, ""
+
+
+def resolve(env: dict[str, str], log: NcclLog, echoed: dict[str, str], answers: list[dict[str, Any]]) -> Resolution:
+    """Join NCCL's log with the kernels that the graph holds.
+
+    ``echoed``: variables this copy of the library has ever said it read; ``answers``: one per size, from the rank that
+    logs. Library-scope variables are echoed once per copy, at its first communicator.
+    """
+    result = Resolution()
+    logged = {choice.size_bytes: choice for choice in log.choices if choice.collective == "AllReduce"}
+    for answer in answers:
+        size = answer["size_bytes"]
+        if answer.get("error"):
+            result.errors[size] = answer["error"]
+            continue
+        result.choices[size] = _choice(logged.get(size), answer["nodes"], dict(log.transports or {}))
+        if answer["model_us"] is not None:
+            result.model_us[size] = answer["model_us"]
+    known = {r.variable for r in log.rejected}
+    result.rejected = [r for r in log.rejected if r.variable in env]
+    result.rejected += [r for r in refusals(env) if r.variable not in known]
+    result.not_read = [name for name in env if name not in echoed and name not in {r.variable for r in result.rejected}]
+    return result
+
+
+def effective_key(env: dict[str, str], choice: Choice | None, size_bytes: int, timing: str) -> tuple[Any, ...] | None:
+    """Identity of what runs for a size: equal keys are the same kernel launch, so one measurement serves them all.
+
+    None when the choice is not known well enough to say so.
+    """
+    if choice is None or choice.algo is None or choice.proto is None or choice.num_channels is None:
+        return None
+    hidden = {}
+    for name, value in env.items():
+        if name in _VISIBLE or (name in _BUFFERS and _BUFFERS[name] != choice.proto):
+            continue
+        hidden[name] = value
+    transports = tuple(sorted(name for name, count in choice.transports.items() if count))
+    return (
+        size_bytes,
+        timing,
+        choice.algo,
+        choice.proto,
+        choice.num_channels,
+        choice.num_threads,
+        transports,
+        tuple(sorted(hidden.items())),
+    )
+
+
+def _choice(logged: Any, nodes: list[dict[str, Any]], transports: dict[str, int]) -> Choice:
+    node = next((n for n in nodes if "nccl" in n["name"].lower()), nodes[0] if len(nodes) == 1 else None)
+    sources = [
+        name for name, present in (("nccl-log", logged is not None), ("graph-node", node is not None)) if present
+    ]
+    return Choice(
+        algo=logged.algo if logged else None,
+        proto=logged.proto if logged else None,
+        num_channels=node["num_blocks"] if node else (logged.num_channels if logged else None),
+        num_threads=node["num_threads"] if node else None,
+        kernel=node["name"] if node else None,
+        transports=transports,
+        source="+".join(sources),
+    )
+
+
+def _allowed(requested: str | None, got: str) -> bool:
+    """Whether ``got`` is allowed by an ALGO/PROTO list such as ``Ring``, ``^LL128;allreduce:LL``."""
+    if not requested:
+        return True
+    verdict = True
+    for entry in requested.split(";"):
+        function, _, names = entry.rpartition(":")
+        if function and function.strip().lower() != "allreduce":
+            continue
+        inverted = names.strip().startswith("^")
+        listed = got.lower() in [n.strip().lower() for n in names.strip().lstrip("^").split(",")]
+        verdict = listed != inverted
+    return verdict
+
+
+def tunable_unknown(env: dict[str, str]) -> list[str]:
+    """Variables this tool does not know: measured all the same, never shared."""
+    return [name for name in env if name not in KNOBS]

@@ -1,0 +1,281 @@
+"""From what a user asks to a prepared scan: back end, ranks, sizes, plan, run folder. Fails before the long work starts."""
+
+import datetime
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from nccltune import __version__
+from nccltune.bench.sampling import StopRule
+from nccltune.bench.scan import Event, Outcome, Scan, ScanOptions
+from nccltune.bench.session import Session, SessionOptions
+from nccltune.bench.sums import MAX_EXACT_RANKS
+from nccltune.costmodel.experts import distinct_experts
+from nccltune.costmodel.weights import weight_bytes
+from nccltune.errors import InputError, MachineError
+from nccltune.plan import Grid, Plan, default_grid, make_plan
+from nccltune.registry import load_model
+from nccltune.schemas.common import command_line
+from nccltune.schemas.machine import Machine
+from nccltune.schemas.measurement import Timing
+from nccltune.schemas.model import Model
+from nccltune.schemas.run import Manifest
+from nccltune.store import Run
+
+DEFAULT_HIDDEN = 7168
+# What a decode step streams between two all-reduces is bounded here: more would only make the scan slower, the
+# all-reduce no longer feels the difference.
+MAX_WEIGHT_BYTES = 64 << 20
+MIN_WEIGHT_BYTES = 4 << 20
+BACKENDS = ("auto", "nccl", "nccl-tests", "torch", "gloo")
+
+
+@dataclass(frozen=True)
+class ScanRequest:
+    """Everything a user can ask of a scan, resolved by ``prepare``."""
+
+    backend: str = "auto"
+    num_ranks: int | None = None
+    model: Model | None = None
+    tokens: list[int] = field(default_factory=list)
+    size_bytes: list[int] = field(default_factory=list)
+    grid: Grid = field(default_factory=Grid)
+    timings: list[Timing] = field(default_factory=list)
+    base: str = "sglang"
+    base_extra: dict[str, str] = field(default_factory=dict)
+    dtype: str = "bfloat16"
+    seed: int = 0
+    libnccl: str | None = None
+    nccl_tests: str | None = None
+    rule: StopRule = field(default_factory=StopRule)
+    dedup: bool = True
+    time_budget_s: float | None = None
+    case_timeout_s: float = 60.0
+    force: bool = False
+    retry_failed: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan with all that is needed to walk it."""
+
+    request: ScanRequest
+    plan: Plan
+    machine: Machine
+    session: SessionOptions
+    options: ScanOptions
+    notes: list[str]
+
+    def manifest(self) -> Manifest:
+        """The manifest of a new run."""
+        now = datetime.datetime.now(datetime.UTC)
+        return Manifest.model_validate(
+            {
+                "nccltune_version": __version__, "created_at": now.isoformat(timespec="seconds"), "command": command_line(),
+                "run_id": f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}", "backend": self.plan.backend, "base": self.plan.base,
+                "base_env": self.plan.base_env, "num_ranks": self.plan.num_ranks, "dtype": self.plan.dtype,
+                "model": self.request.model.name if self.request.model else None, "tokens": self.request.tokens,
+                "size_bytes": self.plan.size_bytes, "timings": self.plan.timings, "settings": self.plan.settings,
+                "plan_id": self.plan.id, "seed": self.plan.seed, "machine": self.machine, "notes": self.notes,
+                "options": {
+                    "weight_bytes_per_allreduce": {str(k): v for k, v in self.options.weight_bytes.items()},
+                    "hidden_size": self.session.hidden_size, "relative_width": self.options.rule.relative_width,
+                    "min_replays": self.options.rule.min_replays, "max_replays": self.options.rule.max_replays,
+                },
+            }
+        )  # fmt: skip
+
+
+def prepare(request: ScanRequest) -> Prepared:
+    """Resolve the back end, the ranks, the sizes and the plan; raises InputError or MachineError before any work."""
+    from nccltune.probe import collect_machine
+
+    if request.backend not in BACKENDS:
+        raise InputError(
+            f"no back end is called '{request.backend}'", f"known: {', '.join(BACKENDS)}", "correct --backend"
+        )
+    machine = collect_machine()
+    backend, notes = _backend(request, machine)
+    num_ranks = _num_ranks(request, backend, machine)
+    sizes = sorted(
+        {*request.size_bytes, *([request.model.allreduce_bytes(t) for t in request.tokens] if request.model else [])}
+    )
+    timings: list[Timing] = request.timings or (["in-forward"] if backend in ("nccl", "torch") else ["back-to-back"])
+    if backend == "nccl-tests" and timings != ["back-to-back"]:
+        raise InputError(
+            "nccl-tests can only time back to back",
+            "it has no compute between its collectives",
+            "use --timing back-to-back, or --backend nccl",
+        )
+    grid = default_grid() if request.grid.is_empty and backend != "gloo" else request.grid
+    plan = make_plan(
+        grid, size_bytes=sizes, timings=timings, num_ranks=num_ranks, dtype=request.dtype, base=request.base, backend=backend,
+        seed=request.seed, base_extra=request.base_extra,
+    )  # fmt: skip
+    libnccl = ""
+    if backend in ("nccl", "torch"):
+        from nccltune.probe import find_libnccl
+
+        library = find_libnccl(request.libnccl)
+        libnccl, machine = library.path, machine.model_copy(update={"nccl": library})
+        notes += _busy(machine, num_ranks, request.force)
+    hidden = request.model.hidden_size if request.model else DEFAULT_HIDDEN
+    session = SessionOptions(
+        backend=backend, num_ranks=num_ranks, dtype=request.dtype, max_bytes=max(sizes), hidden_size=hidden, libnccl=libnccl,
+        timeout_s=request.case_timeout_s,
+    )  # fmt: skip
+    options = ScanOptions(
+        rule=request.rule, dedup=request.dedup, time_budget_s=request.time_budget_s,
+        weight_bytes={size: _weights(request.model, size, num_ranks) for size in sizes},
+    )  # fmt: skip
+    return Prepared(request, plan, machine, session, options, notes)
+
+
+def execute(prepared: Prepared, run: Run, on_event: Callable[[Event], None] | None = None) -> Outcome:
+    """Walk the plan into ``run`` and set its status. Raises nothing for failed cases: they are records."""
+    run.update(status="running")
+    outcome: Outcome = "interrupted"
+    try:
+        if prepared.plan.backend == "nccl-tests":
+            from nccltune.bench.external import walk_nccl_tests
+
+            outcome = walk_nccl_tests(run, prepared.plan, prepared.options, prepared.request.nccl_tests, on_event)
+        else:
+            session = Session(prepared.session)
+            outcome = Scan(run, prepared.plan, session, prepared.options, on_event).walk()
+            _note_library(run, session)
+    finally:
+        status = {"complete": "complete", "interrupted": "interrupted", "time_limit": "time_limit"}[outcome]
+        run.update(status=status, finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+    return outcome
+
+
+def resume_request(run: Run, request: ScanRequest | None) -> ScanRequest:
+    """The request that made ``run``, from its manifest; only how to measure may be given anew."""
+    m = run.manifest
+    model = load_model(m.model) if m.model else None
+    how = request or ScanRequest()
+    return ScanRequest(
+        backend=m.backend, num_ranks=m.num_ranks, model=model, tokens=m.tokens, size_bytes=m.size_bytes,
+        grid=Grid(named=tuple(m.settings)), timings=m.timings, base=m.base, dtype=m.dtype, seed=m.seed, base_extra=m.base_env,
+        libnccl=how.libnccl, nccl_tests=how.nccl_tests, rule=how.rule, dedup=how.dedup, time_budget_s=how.time_budget_s,
+        case_timeout_s=how.case_timeout_s, force=how.force, retry_failed=how.retry_failed,
+    )  # fmt: skip
+
+
+def check_resumable(prepared: Prepared, run: Run) -> None:
+    """Check that this machine and plan are those of ``run``; raises InputError naming what differs."""
+    here, there = prepared.machine, run.manifest.machine
+    if run.manifest.plan_id != prepared.plan.id:
+        raise InputError(
+            f"{run.path} cannot be resumed", "its plan is not the one its manifest describes", "start a new run"
+        )
+    old = (
+        there.hostname_hash,
+        [g.name for g in there.gpus],
+        there.driver_version,
+        there.nccl.sha256_16 if there.nccl else "",
+    )
+    new = (
+        here.hostname_hash,
+        [g.name for g in here.gpus],
+        here.driver_version,
+        here.nccl.sha256_16 if here.nccl else "",
+    )
+    if old != new:
+        raise InputError(
+            f"{run.path} was measured on another machine",
+            f"run: {there.fingerprint}; here: {here.fingerprint}",
+            "start a new run",
+        )
+
+
+def _note_library(run: Run, session: Session) -> None:
+    """Complete the machine record with what only the ranks know."""
+    machine = run.manifest.machine
+    if session.facts:
+        machine = machine.model_copy(update={"torch_version": session.facts[0].get("torch_version")})
+    if session.nccl_version and machine.nccl is not None:
+        machine = machine.model_copy(update={"nccl": machine.nccl.model_copy(update={"version": session.nccl_version})})
+    run.update(machine=machine)
+
+
+def _backend(request: ScanRequest, machine: Machine) -> tuple[str, list[str]]:
+    num_gpus = len(machine.gpus)
+    if request.backend == "auto":
+        if num_gpus >= 2:
+            return "nccl", []
+        found = f"{num_gpus} GPU" if num_gpus else "no GPU"
+        return "gloo", [
+            f"{found} found: all-reduces are measured with gloo between local CPU processes. They say nothing about NCCL on your GPUs."
+        ]
+    if request.backend in ("nccl", "torch", "nccl-tests") and num_gpus < 2:
+        raise MachineError(
+            f"back end {request.backend} needs at least two GPUs",
+            f"{num_gpus} found",
+            "run it on the GPU machine, or use --backend gloo to try the tool",
+        )
+    return request.backend, []
+
+
+def _num_ranks(request: ScanRequest, backend: str, machine: Machine) -> int:
+    available = len(machine.gpus) if backend != "gloo" else MAX_EXACT_RANKS
+    ranks = request.num_ranks if request.num_ranks is not None else (available if backend != "gloo" else 2)
+    if ranks < 2:
+        raise InputError(f"--ranks {ranks}: an all-reduce needs at least two ranks", "", "use --ranks 2 or more")
+    if ranks > available and backend != "gloo":
+        raise MachineError(
+            f"--ranks {ranks}, but this machine has {available} GPUs",
+            "one rank runs on one GPU",
+            f"use --ranks {available}",
+        )
+    if ranks > MAX_EXACT_RANKS:
+        raise InputError(
+            f"--ranks {ranks} is above {MAX_EXACT_RANKS}",
+            "sums of more ranks are not exact in bfloat16",
+            f"use --ranks {MAX_EXACT_RANKS} or fewer",
+        )
+    if backend == "gloo" and request.num_ranks is None and (os.cpu_count() or 1) < 2:
+        return 2
+    return ranks
+
+
+def _weights(model: Model | None, size_bytes: int, num_ranks: int) -> int:
+    """Bytes of weights one rank streams between two all-reduces of a forward with this message."""
+    if model is None:
+        return 16 << 20
+    tokens = max(1, size_bytes // model.allreduce_bytes(1))
+    experts = distinct_experts(model.moe, tokens) if model.moe else 0.0
+    total = float(sum(part.sum() for part in weight_bytes(model, num_ranks, experts).values()))
+    return int(min(max(total / model.num_allreduces, MIN_WEIGHT_BYTES), MAX_WEIGHT_BYTES))
+
+
+def _busy(machine: Machine, num_ranks: int, force: bool) -> list[str]:
+    """Another program on the GPUs spoils every number: refuse, or note it under --force."""
+    busy = [g for g in machine.gpus[:num_ranks] if (g.num_processes or 0) > 0]
+    if not busy:
+        return []
+    text = ", ".join(
+        f"GPU {g.index}: {g.num_processes} process(es), {(g.used_memory_bytes or 0) / 2**30:.1f} GiB" for g in busy
+    )
+    if not force:
+        raise MachineError(
+            "the GPUs are in use",
+            text,
+            "stop the other programs, or measure all the same with --force (the run is marked)",
+        )
+    return [f"measured while the GPUs were in use ({text})"]
+
+
+def request_facts(prepared: Prepared) -> dict[str, Any]:
+    """What --dry-run prints."""
+    plan = prepared.plan
+    return {
+        "backend": plan.backend, "num_ranks": plan.num_ranks, "base": plan.base, "base_env": plan.base_env, "num_settings": len(plan.settings),
+        "num_sizes": len(plan.size_bytes), "timings": plan.timings, "num_cases": plan.num_cases, "estimate_s": round(plan.estimate_s(), 1),
+        "num_library_copies": len(plan.groups()) if plan.backend == "nccl" else 0,
+        "settings": [s.model_dump() for s in plan.settings], "size_bytes": plan.size_bytes,
+        "dropped": [{"setting": s.name, "reason": reason} for s, reason in plan.dropped], "notes": prepared.notes,
+    }  # fmt: skip

@@ -1,0 +1,353 @@
+"""The walk over a plan: every case becomes a record, whatever happens to the ranks; what is done is on disk.
+
+Order: settings that share a library copy together, copies shuffled; the base first and again and again (drift). A
+failure costs the case in flight, never the scan.
+"""
+
+import contextlib
+import datetime
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nccltune import stats
+from nccltune.bench.effective import effective_key
+from nccltune.bench.group import RankFailure, classify
+from nccltune.bench.sampling import StopRule, allreduces_per_replay
+from nccltune.bench.session import Communicator, Session
+from nccltune.knobs import library_part
+from nccltune.plan import Plan
+from nccltune.schemas.measurement import Case, Choice, Failure, Measurement, Rejected
+from nccltune.schemas.setting import BASE, Setting
+from nccltune.store import Run
+
+# A setting that fails so often is given up: every further failure would cost a restart of the ranks.
+MAX_FAILURES_PER_SETTING = 2
+# Checks with fresh data: LL128 where NCCL does not choose it by itself can corrupt silently (NVIDIA/nccl#790).
+CHECK_SEEDS = 2
+CHECK_SEEDS_LL128 = 8
+
+
+@dataclass(frozen=True)
+class ScanOptions:
+    """How to walk."""
+
+    rule: StopRule = field(default_factory=StopRule)
+    dedup: bool = True
+    monitor_every: int = 8
+    """Settings between two repetitions of the base."""
+    time_budget_s: float | None = None
+    weight_bytes: dict[int, int] = field(default_factory=dict)
+    """Weights streamed between two all-reduces, by message size (in-forward timing)."""
+    retry_failed: bool = False
+
+
+@dataclass(frozen=True)
+class Event:
+    """Progress, for whoever draws it."""
+
+    kind: Literal["case", "setting", "restart", "note"]
+    text: str
+    num_done: int
+    num_total: int
+    elapsed_s: float
+    measurement: Measurement | None = None
+
+
+Outcome = Literal["complete", "interrupted", "time_limit"]
+
+
+class Scan:
+    """One walk over a plan, writing to a run."""
+
+    def __init__(
+        self,
+        run: Run,
+        plan: Plan,
+        session: Session,
+        options: ScanOptions,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.run, self.plan, self.session, self.options = run, plan, session, options
+        self._on_event = on_event or (lambda _: None)
+        self._started = time.monotonic()
+        self._stop_requested = False
+        self._order = 0
+        self._repeats = 0
+        self._base: Communicator | None = None
+        self._shared: dict[tuple[Any, ...], Measurement] = {}
+        self._base_cases: dict[tuple[int, str], Measurement] = {}
+        finished = {"error", "timeout"} if options.retry_failed else set()
+        self._done = {m.case_id: m for m in run.measurements() if m.status not in finished}
+        self._num_done = sum(1 for m in self._done.values() if not m.repeat)
+        self._order = len(self._done)
+        self._repeats = sum(1 for m in self._done.values() if m.repeat)
+        for measurement in self._done.values():
+            self._remember(measurement)
+
+    def walk(self) -> Outcome:
+        """Measure everything that the run does not hold yet. Always leaves the ranks stopped."""
+        outcome: Outcome = "complete"
+        with self._signals():
+            try:
+                for number, (library_env, setting) in enumerate(self._settings()):
+                    if self._stop_requested:
+                        outcome = "interrupted"
+                        break
+                    if self._over_budget():
+                        outcome = "time_limit"
+                        break
+                    if number and number % self.options.monitor_every == 0:
+                        self._monitor()
+                    self._measure_setting(setting, library_env)
+                else:
+                    if not self._stop_requested and self.session.is_running:
+                        self._monitor()
+                    if self._stop_requested:
+                        outcome = "interrupted"
+            finally:
+                self.session.cleanup()
+        return outcome
+
+    def _settings(self) -> Iterator[tuple[dict[str, str], Setting]]:
+        for library_env, settings in self.plan.groups():
+            for setting in settings:
+                if any(case.id not in self._done for case in self._cases(setting)):
+                    yield library_env, setting
+
+    def _cases(self, setting: Setting) -> list[Case]:
+        return [self.plan.case(setting, size, timing) for timing in self.plan.timings for size in self.plan.size_bytes]
+
+    def _measure_setting(self, setting: Setting, library_env: dict[str, str]) -> None:
+        """Walk the cases of one setting, reopening its communicator after a failure until it has failed too often."""
+        self._emit("setting", setting.name)
+        pending = [case for case in self._cases(setting) if case.id not in self._done]
+        if self.plan.backend == "gloo" and setting.id != BASE.id:
+            self._record_all(pending, self._not_in_force, "gloo does not read NCCL variables")
+            return
+        failures = 0
+        while pending and not self._stop_requested and not self._over_budget():
+            case = pending[0]
+            comm = None
+            try:
+                comm = self._open(setting, library_env)
+                while pending and not self._stop_requested and not self._over_budget():
+                    case = pending[0]
+                    self._measure_case(case, comm)
+                    pending.pop(0)
+                self._close(comm)
+            except RankFailure as failure:
+                failures += 1
+                self._recover(failure, comm)
+                if comm is None or failures >= MAX_FAILURES_PER_SETTING:
+                    # It failed at init, or again and again: the same would happen to every size.
+                    self._record_all(pending, self._failed, failure)
+                    return
+                self._record(self._failed(pending.pop(0), failure))
+
+    def _open(self, setting: Setting, library_env: dict[str, str]) -> Communicator:
+        if setting.id == BASE.id and self._base is not None and self.session.is_running:
+            return self._base
+        if self.session.needs_restart(library_env):
+            self._emit("restart", "new processes: the private copies of libnccl are used up")
+            self.session.stop()
+            self._base = None
+        env = {**self.plan.base_env, **setting.env}
+        comm = self.session.open(env, library_env, self.plan.size_bytes)
+        comm.env = setting.env
+        if setting.id == BASE.id:
+            self._base = comm
+        return comm
+
+    def _close(self, comm: Communicator) -> None:
+        keep = comm is self._base and self.plan.backend != "torch"
+        if not keep:
+            self.session.close(comm)
+            if comm is self._base:
+                self._base = None
+
+    def _recover(self, failure: RankFailure, comm: Communicator | None) -> None:
+        """After a failure: keep the ranks when they all answered, otherwise start new ones at the next use."""
+        if failure.group_alive and comm is not None:
+            with contextlib.suppress(RankFailure):
+                self.session.group.call("close", self.session.options.timeout_s, comm=comm.key, abort=True)
+                if comm is self._base:
+                    self._base = None
+                return
+        if not failure.group_alive or comm is not None:
+            self.session.forget()
+            self._base = None
+
+    def _measure_case(self, case: Case, comm: Communicator) -> None:
+        began = time.monotonic()
+        resolution, size = comm.resolution, case.size_bytes
+        if size in resolution.errors:
+            text = resolution.errors[size]
+            self._record(self._failed(case, RankFailure(classify(text, "nccl"), text, 0, group_alive=True)))
+            return
+        in_force, reason = resolution.in_force(size, case.setting.env)
+        choice = resolution.choices.get(size)
+        facts = {
+            "choice": choice,
+            "in_force": in_force,
+            "rejected": resolution.rejected,
+            "nccl_model_us": resolution.model_us.get(size),
+        }
+        if in_force is False:
+            self._record(self._not_in_force(case, reason).model_copy(update=facts))
+            return
+        key = effective_key({**self.plan.base_env, **case.setting.env}, choice, size, case.timing)
+        shared = self._shared.get(key) if key is not None and self.options.dedup else None
+        if shared is not None:
+            self._record(self._copy_of(shared, case).model_copy(update=facts))
+            return
+        measurement = self._time(case, comm, choice).model_copy(
+            update={**facts, "seconds": round(time.monotonic() - began, 4)}
+        )
+        self._remember(measurement)
+        self._record(measurement)
+
+    def _remember(self, measurement: Measurement) -> None:
+        """Keep what later cases may share: a choice's measurement, and the base's cases."""
+        if measurement.repeat or measurement.same_as is not None:
+            return
+        if measurement.setting.id == BASE.id:
+            self._base_cases[measurement.size_bytes, measurement.timing] = measurement
+        env = {**self.plan.base_env, **measurement.setting.env}
+        key = effective_key(env, measurement.choice, measurement.size_bytes, measurement.timing)
+        if key is not None and measurement.status == "ok":
+            self._shared[key] = measurement
+
+    def _time(self, case: Case, comm: Communicator, choice: Choice | None, repeat: int = 0) -> Measurement:
+        size = case.size_bytes
+        forced_ll128 = choice is not None and choice.proto == "LL128" and "NCCL_PROTO" in case.setting.env
+        seeds = [1000 * repeat + self._order + i for i in range(CHECK_SEEDS_LL128 if forced_ll128 else CHECK_SEEDS)]
+        num_wrong, num_checked = self.session.check(comm, size, seeds)
+        if num_wrong:
+            return self._blank(case, "wrong_results", num_wrong=num_wrong, num_checked=num_checked, in_force=True)
+        num_per_replay = allreduces_per_replay(
+            case.timing, comm.resolution.model_us.get(size), on_gpu=self.plan.backend != "gloo"
+        )
+        weight_bytes = self.options.weight_bytes.get(size, 0)
+        samples = self.session.measure(comm, size, case.timing, num_per_replay, weight_bytes, self.options.rule)
+        summary = stats.summarize(samples.per_allreduce_us)
+        warnings = (
+            [f"90% interval is {100 * (summary.high - summary.low) / summary.median:.0f}% wide"]
+            if summary.median > 0 and summary.high - summary.low > 0.1 * summary.median
+            else []
+        )
+        return self._blank(
+            case, "ok", num_wrong=0, num_checked=num_checked, samples_us=[round(float(x), 4) for x in samples.per_allreduce_us],
+            stats={k: round(v, 5) for k, v in summary.to_dict().items()}, compute_us=samples.compute_us,
+            num_per_replay=num_per_replay, stop_reason=samples.stop_reason, warnings=warnings, repeat=repeat,
+        )  # fmt: skip
+
+    def _monitor(self) -> None:
+        """Measure the base once more at its smallest and largest size: the run's own record of drift."""
+        if self.plan.backend == "torch":  # its one process group would have to be made anew, with new processes
+            return
+        try:
+            comm = self._open(BASE, library_part({}))
+            for size in sorted({self.plan.size_bytes[0], self.plan.size_bytes[-1]}):
+                self._repeats += 1
+                case = self.plan.case(BASE, size, self.plan.timings[0])
+                measurement = self._time(case, comm, comm.resolution.choices.get(size), repeat=self._repeats)
+                self._record(
+                    measurement.model_copy(
+                        update={"case_id": f"{case.id}-r{self._repeats}", "choice": comm.resolution.choices.get(size)}
+                    )
+                )
+            self._close(comm)
+        except RankFailure as failure:
+            self._emit("note", f"the drift monitor failed: {failure.message}")
+            self._recover(failure, self._base)
+
+    def _blank(self, case: Case, status: str, **fields: Any) -> Measurement:
+        element = 4 if case.dtype == "float32" else 2
+        return Measurement.model_validate(
+            {
+                "case_id": case.id, "setting": case.setting, "size_bytes": case.size_bytes, "count": case.size_bytes // element,
+                "timing": case.timing, "num_ranks": case.num_ranks, "dtype": case.dtype, "base": case.base, "backend": case.backend,
+                "status": status, "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"), **fields,
+            }
+        )  # fmt: skip
+
+    def _failed(self, case: Case, failure: RankFailure) -> Measurement:
+        status = {"hang": "timeout", "timeout": "timeout", "no_algorithm": "unsupported"}.get(failure.kind, "error")
+        return self._blank(
+            case, status, error=Failure(kind=failure.kind, message=failure.message[:2000], rank=failure.rank)
+        )
+
+    def _not_in_force(self, case: Case, reason: str) -> Measurement:
+        base = self._base_cases.get((case.size_bytes, case.timing))
+        rejected = [
+            Rejected(variable=name, requested=value, message=reason) for name, value in case.setting.env.items()
+        ][:1]
+        return self._blank(
+            case,
+            "not_in_force",
+            in_force=False,
+            same_as=base.case_id if base else None,
+            rejected=rejected,
+            warnings=[reason],
+        )
+
+    def _copy_of(self, shared: Measurement, case: Case) -> Measurement:
+        copied = {
+            name: getattr(shared, name)
+            for name in (
+                "samples_us",
+                "stats",
+                "compute_us",
+                "num_wrong",
+                "num_checked",
+                "num_per_replay",
+                "stop_reason",
+            )
+        }
+        return self._blank(case, "ok", same_as=shared.case_id, **copied)
+
+    def _record_all(self, cases: list[Case], make: Callable[[Case, Any], Measurement], why: Any) -> None:
+        for case in cases:
+            self._record(make(case, why))
+
+    def _record(self, measurement: Measurement) -> None:
+        measurement = measurement.model_copy(update={"order": self._order})
+        self._order += 1
+        self.run.append([measurement])
+        self._done[measurement.case_id] = measurement
+        if not measurement.repeat:
+            self._num_done += 1
+        self._emit("case", f"{measurement.setting.name}, {measurement.size_bytes} B", measurement)
+
+    def _emit(self, kind: Any, text: str, measurement: Measurement | None = None) -> None:
+        self._on_event(
+            Event(kind, text, self._num_done, self.plan.num_cases, time.monotonic() - self._started, measurement)
+        )
+
+    def _over_budget(self) -> bool:
+        limit = self.options.time_budget_s
+        return limit is not None and time.monotonic() - self._started > limit
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """First Ctrl-C or SIGTERM: finish the case, save, stop. Second: stop now; what is done is saved already."""
+
+        def handle(number: int, frame: Any) -> None:  # noqa: ARG001
+            if self._stop_requested:
+                raise KeyboardInterrupt
+            self._stop_requested = True
+            self._emit("note", "stopping after this case; once more stops at once")
+
+        try:
+            old = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not the main thread: the caller keeps its own handling
+            yield
+            return
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)

@@ -1,0 +1,173 @@
+"""One process group of ranks and its communicators: open under a setting, ask what it resolved to, measure, close."""
+
+import itertools
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nccltune.bench.effective import Resolution, resolve
+from nccltune.bench.group import RankGroup
+from nccltune.bench.sampling import Samples, StopRule, sample
+from nccltune.parse.nccl_log import NcclLog, parse_nccl_log
+
+_START_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """What a session needs to know besides the plan."""
+
+    backend: str
+    num_ranks: int
+    dtype: str
+    max_bytes: int
+    hidden_size: int
+    libnccl: str = ""
+    timeout_s: float = 60.0
+    max_libraries: int = 14
+    """Private copies of libnccl per process group; each keeps about 0.1 GiB of GPU memory (docs/knobs.md)."""
+    devices: tuple[int, ...] = ()
+
+
+@dataclass
+class Communicator:
+    """An open communicator."""
+
+    key: int
+    library: str
+    env: dict[str, str]
+    resolution: Resolution = field(default_factory=Resolution)
+
+
+class Session:
+    """Starts the ranks on first use; after a failure that killed them, the next use starts new ones."""
+
+    def __init__(self, options: SessionOptions) -> None:
+        self.options = options
+        self.workdir = Path(tempfile.mkdtemp(prefix="nccltune-"))
+        self.facts: list[dict[str, Any]] = []
+        self.nccl_version: str | None = None
+        self.num_starts = 0
+        self._group: RankGroup | None = None
+        self._keys = itertools.count(1)
+        self._libraries: dict[tuple[tuple[str, str], ...], str] = {}
+        self._echoed: dict[str, dict[str, str]] = {}
+
+    @property
+    def group(self) -> RankGroup:
+        """The running group, started when there is none."""
+        if self._group is None:
+            self._start()
+        assert self._group is not None
+        return self._group
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the ranks run."""
+        return self._group is not None
+
+    def open(self, env: dict[str, str], library_env: dict[str, str], size_bytes: list[int]) -> Communicator:
+        """Open a communicator under ``env`` and read back what it does for each size."""
+        group = self.group
+        library = self._library(library_env)
+        comm = Communicator(next(self._keys), library, env)
+        log = str(self.workdir / f"nccl-{self.num_starts}-{Path(library).name or 'torch'}-r%d.log")
+        message: dict[str, Any] = {"comm": comm.key, "library": library, "env": env}
+        logs = [{"log": log % rank} for rank in range(self.options.num_ranks)]
+        timeout = self.options.timeout_s
+        if self.options.backend == "nccl":
+            [answer] = group.call("unique_id", timeout, ranks=[0], per_rank=[logs[0]], **message)
+            message["unique_id"] = answer["unique_id"]
+        else:
+            message["rendezvous"] = str(self.workdir / f"rendezvous-{comm.key}")
+        answers = group.call("open", timeout, per_rank=logs, **message)
+        self.nccl_version = answers[0].get("nccl_version") or self.nccl_version
+        comm.resolution = self._resolve(comm, size_bytes)
+        return comm
+
+    def check(self, comm: Communicator, size_bytes: int, seeds: list[int]) -> tuple[int, int]:
+        """Wrong elements over all ranks, and elements checked on each."""
+        answers = self.group.call("check", self.options.timeout_s, comm=comm.key, size_bytes=size_bytes, seeds=seeds)
+        return sum(answer["num_wrong"] for answer in answers), answers[0]["num_checked"]
+
+    def measure(
+        self, comm: Communicator, size_bytes: int, timing: str, num_per_replay: int, weight_bytes: int, rule: StopRule
+    ) -> Samples:
+        """Time one case."""
+        self.group.call(
+            "begin", self.options.timeout_s, comm=comm.key, size_bytes=size_bytes, timing=timing,
+            num_per_replay=num_per_replay, weight_bytes=weight_bytes,
+        )  # fmt: skip
+        return sample(self.group, num_per_replay, rule, self.options.timeout_s)
+
+    def close(self, comm: Communicator) -> None:
+        """Close a communicator; nothing to do when its group is gone."""
+        if self._group is not None:
+            self._group.call("close", self.options.timeout_s, comm=comm.key)
+
+    def stop(self) -> None:
+        """End the ranks."""
+        if self._group is not None:
+            self._group.close()
+        self.forget()
+
+    def forget(self) -> None:
+        """The ranks are gone (killed): their library copies with them."""
+        if self._group is not None:
+            self._group.kill()
+        self._group = None
+        self._libraries.clear()
+        self._echoed.clear()
+
+    def needs_restart(self, library_env: dict[str, str]) -> bool:
+        """Whether a setting with these library-scope variables needs new processes first."""
+        if self._group is None:
+            return False
+        key = tuple(sorted(library_env.items()))
+        if self.options.backend == "torch":
+            return bool(self._libraries) and key not in self._libraries
+        return (
+            self.options.backend == "nccl"
+            and key not in self._libraries
+            and len(self._libraries) >= self.options.max_libraries
+        )
+
+    def cleanup(self) -> None:
+        """Stop the ranks and remove the working folder."""
+        self.stop()
+        shutil.rmtree(self.workdir, ignore_errors=True)
+
+    def _start(self) -> None:
+        options = self.options
+        devices = options.devices or tuple(range(options.num_ranks))
+        self._group = RankGroup(options.num_ranks, self.workdir)
+        self.num_starts += 1
+        self.facts = self._group.call(
+            "start", _START_TIMEOUT_S, per_rank=[{"device": device} for device in devices], backend=options.backend,
+            num_ranks=options.num_ranks, dtype=options.dtype, max_bytes=options.max_bytes, hidden_size=options.hidden_size,
+        )  # fmt: skip
+
+    def _library(self, library_env: dict[str, str]) -> str:
+        """Path of the library copy for these variables: a file of its own, so that its caches are its own."""
+        key = tuple(sorted(library_env.items()))
+        if key not in self._libraries:
+            name = ""
+            if self.options.backend == "nccl":
+                # The same file may serve again after a restart: what matters is that no process loads it twice.
+                path = self.workdir / f"libnccl-{len(self._libraries)}.so"
+                if not path.exists():
+                    shutil.copyfile(self.options.libnccl, path)
+                name = str(path)
+            self._libraries[key] = name
+        return self._libraries[key]
+
+    def _resolve(self, comm: Communicator, size_bytes: list[int]) -> Resolution:
+        answers = self.group.call("resolve", self.options.timeout_s, comm=comm.key, size_bytes=size_bytes)
+        if self.options.backend == "gloo":
+            return Resolution(can_tell=False)
+        log: NcclLog = parse_nccl_log(answers[0]["log"])
+        echoed = self._echoed.setdefault(comm.library, {})
+        echoed.update(log.settings_in_force)
+        return resolve(comm.env, log, echoed, answers[0]["choices"])

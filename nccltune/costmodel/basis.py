@@ -1,0 +1,262 @@
+"""What a prediction rests on: resolve model, machine, run and profile into a system, a belief and a setting."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from nccltune import registry
+from nccltune.costmodel import comm as comm_room
+from nccltune.costmodel import profile as profiles
+from nccltune.costmodel.comm import Comm
+from nccltune.costmodel.posterior import Posterior
+from nccltune.costmodel.priors import all_priors
+from nccltune.costmodel.quantization import with_quantization
+from nccltune.costmodel.system import System
+from nccltune.errors import InputError
+from nccltune.knobs import find_setting
+from nccltune.schemas.fit import Fit
+from nccltune.schemas.model import Drafter, Model
+from nccltune.schemas.profile import Profile
+from nccltune.schemas.setting import BASE, Setting
+from nccltune.schemas.topology import Topology
+from nccltune.store import Run
+
+DEFAULT_MODEL = "kimi-k2.5"
+DEFAULT_CONTEXT = 4096
+_COMM_PARAMETERS = ("comm", "comm_exponent")
+_WIDEN_RUN = 0.03  # same machine and engine, communication now measured
+_WIDEN_ELSEWHERE = 0.20  # assumed: parameters carried to another machine, rank count or weight format
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, before anything is looked up. None: not given."""
+
+    model: str | None = None
+    drafter: str | None = None
+    topology: str | None = None
+    run: Path | None = None
+    profile: str | None = None
+    setting: str | None = None
+    ranks: int | None = None
+    quant: str | None = None
+    context: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """Everything resolved."""
+
+    system: System
+    posterior: Posterior
+    setting_ids: dict[str, int]
+    setting: Setting
+    topology: Topology
+    context_tokens: int
+    comm: Comm
+    profile: Profile | None
+    """The profile whose points apply directly (same model, machine and ranks)."""
+    text: str
+    shipped: bool = False
+    what_if: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def resolve(question: Question) -> Basis:
+    """Look everything up; raises InputError for what does not fit together."""
+    run = Run.load(question.run) if question.run else None
+    fit = _fit_of(run) if run else None
+    profile, shipped = _profile(question, run)
+    model = registry.load_model(question.model or (profile.model if profile else (run.manifest.model if run else None) or DEFAULT_MODEL))  # fmt: skip
+    if profile and model.name != profile.model and not question.profile:
+        profile = None
+    topology = registry.load_topology(_topology_name(question, run, profile))
+    what_if: list[str] = []
+    warnings: list[str] = []
+    ranks = question.ranks or (fit.num_ranks if fit else profile.num_ranks if profile else topology.num_gpus)
+    drafter = _drafter(question, model, profile)
+    priced_model = with_quantization(model, question.quant) if question.quant else model
+    if question.quant:
+        what_if.append(f"weights as {question.quant}")
+    if profile and question.drafter and drafter and drafter.name != profile.drafter:
+        what_if.append(f"drafter {drafter.name}")
+    direct = _applies(profile, model, topology, ranks, question, what_if)
+    comm = _comm(fit, profile if direct else None, topology, ranks, what_if)
+    setting = _setting(question.setting, fit, profile if direct else None, comm)
+    reference = profile.reference_setting if profile and direct and not fit else ("base" if "base" in comm.curves else next(iter(comm.curves), "base"))  # fmt: skip
+    system = System(priced_model, drafter, ranks, topology.gpu.memory_bandwidth_bytes_per_s, comm.curves, reference, comm.basis)  # fmt: skip
+    posterior, ids = _belief(system, setting, profile, direct and fit is None and not question.quant, direct)
+    warnings += _cautions(fit, run, topology, comm, setting, system, profile, direct, ranks)
+    context = question.context or (profile.context_tokens if profile else DEFAULT_CONTEXT)
+    kept = profile if direct else None
+    return Basis(system, posterior, ids, setting, topology, context, comm, kept, _text(profile, direct, fit, comm, topology),
+                 shipped, what_if, warnings)  # fmt: skip
+
+
+def _fit_of(run: Run) -> Fit:
+    fit = run.load_fit()
+    if fit is None:
+        raise InputError(f"run {run.path} has no fit yet", "it was measured, or imported, without the fit step", f"run: nccltune fit {run.path}")  # fmt: skip
+    return fit
+
+
+def _profile(question: Question, run: Run | None) -> tuple[Profile | None, bool]:
+    if question.profile:
+        return profiles.load_profile(question.profile), False
+    shipped = profiles.load_profile(profiles.REFERENCE)
+    wanted = registry.load_model(question.model).name if question.model else None
+    if run is not None and wanted is None and run.manifest.model:
+        wanted = registry.load_model(run.manifest.model).name
+    return (shipped, True) if wanted in (None, shipped.model) else (None, False)
+
+
+def _topology_name(question: Question, run: Run | None, profile: Profile | None) -> str:
+    if question.topology:
+        return question.topology
+    if run and run.manifest.machine.topology:
+        return run.manifest.machine.topology
+    return profile.topology if profile else profiles.load_profile(profiles.REFERENCE).topology
+
+
+def _drafter(question: Question, model: Model, profile: Profile | None) -> Drafter | None:
+    name = question.drafter or (profile.drafter if profile and profile.model == model.name else None) or model.default_drafter  # fmt: skip
+    if not name:
+        return None
+    drafter = registry.load_drafter(name)
+    if drafter.target_hidden_size != model.hidden_size:
+        raise InputError(
+            f"drafter {drafter.name} does not fit {model.name}",
+            f"it reads hidden states of {drafter.target_hidden_size}, the model has {model.hidden_size}",
+            f"choose a drafter of {model.name}, or leave --drafter out",
+        )
+    return drafter
+
+
+def _applies(
+    profile: Profile | None, model: Model, topology: Topology, ranks: int, question: Question, what_if: list[str]
+) -> bool:
+    """Whether the profile's points are of this very case; what differs is a what-if."""
+    if profile is None:
+        return False
+    differs = []
+    if profile.model != model.name:
+        differs.append(f"model {model.name} (profile: {profile.model})")
+    if profile.topology != topology.name:
+        differs.append(f"machine {topology.name} (profile: {profile.topology})")
+    if profile.num_ranks != ranks:
+        differs.append(f"{ranks} ranks (profile: {profile.num_ranks})")
+    if question.profile or question.run is None:
+        what_if.extend(differs)
+    return not differs
+
+
+def _comm(fit: Fit | None, profile: Profile | None, topology: Topology, ranks: int, what_if: list[str]) -> Comm:
+    if fit is not None:
+        comm = comm_room.fit_comm(fit, ranks, topology.links.kind)
+        if ranks != fit.num_ranks:
+            what_if.append(f"{ranks} ranks (run: {fit.num_ranks})")
+        return comm
+    if profile is not None:
+        return Comm(profiles.curves_of(profile), profile.basis, profile.basis_note)
+    return comm_room.topology_comm(topology, ranks)
+
+
+def _setting(asked: str | None, fit: Fit | None, profile: Profile | None, comm: Comm) -> Setting:
+    known: dict[str, Setting] = {name: curve.setting for name, curve in comm.curves.items()}
+    if fit is not None:
+        known |= {s.setting.name: s.setting for s in fit.settings}
+        best = fit.best or "base"
+    else:
+        known |= profiles.settings_of(profile) if profile else {}
+        best = profile.best_setting if profile else "base"
+    known.setdefault("base", BASE)
+    if asked in (None, "", "best"):
+        return known[best]
+    found = find_setting(str(asked), known)
+    if fit is not None and any(s.setting.name == found.name and not s.usable for s in fit.settings):
+        reason = next(s.reason for s in fit.settings if s.setting.name == found.name)
+        raise InputError(f"setting '{found.name}' is not usable in run {fit.run_id}", reason, "choose another setting")
+    return next((s for s in known.values() if s.id == found.id), found)
+
+
+def _belief(
+    system: System, setting: Setting, profile: Profile | None, whole: bool, same_machine: bool
+) -> tuple[Posterior, dict[str, int]]:
+    inferred = system.inferred([setting.name, "base"])
+    priors = all_priors(system.model, system.basis, inferred)
+    if profile is None:
+        return Posterior.from_priors(priors), {}
+    posterior = profiles.posterior_of(profile)
+    if whole:
+        missing = [p for p in priors if p.name not in posterior.names]
+        return (posterior if not missing else _with(posterior, missing)), profiles.setting_ids_of(profile)
+    reset = [*_COMM_PARAMETERS, *(p.name for p in priors if p.name.startswith("setting"))]
+    if profile.model != system.model.name or system.model.quantization != registry.load_model(profile.model).quantization:  # fmt: skip
+        reset.append("expert_efficiency")
+    return posterior.transferred(priors, reset, _WIDEN_RUN if same_machine else _WIDEN_ELSEWHERE), {}
+
+
+def _with(posterior: Posterior, priors: list) -> Posterior:  # type: ignore[type-arg]
+    """Add parameters that the points said nothing about."""
+    import numpy as np
+
+    old, new = len(posterior.priors), len(priors)
+    covariance = np.zeros((old + new, old + new))
+    covariance[:old, :old] = posterior.covariance
+    covariance[old:, old:] = np.diag([p.spread**2 for p in priors])
+    theta = np.concatenate([posterior.theta, [p.center for p in priors]])
+    seen = posterior.seen
+    if seen is not None:
+        seen = replace(seen, gradient=np.hstack([seen.gradient, np.zeros((len(seen.residual), new))]))
+    return Posterior((*posterior.priors, *priors), theta, covariance, seen, posterior.scale)
+
+
+def _cautions(
+    fit: Fit | None, run: Run | None, topology: Topology, comm: Comm, setting: Setting, system: System,
+    profile: Profile | None, direct: bool, ranks: int,
+) -> list[str]:  # fmt: skip
+    found = []
+    if run is not None and run.manifest.backend == "gloo":
+        found.append(
+            "the run measured gloo over local CPU processes: its all-reduce times stand for no GPU machine; scan on the "
+            "serving machine before using these numbers"
+        )
+    elif run is not None and run.manifest.machine.topology is None:
+        found.append(f"no machine file matches the run's machine: weights are streamed as on {topology.title}; see 'nccltune topology detect'")  # fmt: skip
+    if fit is not None and profile is None:
+        found.append(f"no engine point of {system.model.title} on this machine: compute is analytic and wide; add one with 'nccltune calibrate --point decode:1:MS'")  # fmt: skip
+    if fit is not None and profile is not None and not direct:
+        found.append(f"compute parameters are those of profile {profile.name}, carried over and widened")
+    if setting.name in system.inferred([setting.name]):
+        calibrated = direct and fit is None and any(p.name == f"setting:{setting.name}" for p in (profile.parameters if profile else []))  # fmt: skip
+        found.append(
+            f"no all-reduce curve of setting '{setting.name}' was measured: it is "
+            + ("inferred from engine points, extrapolated away from their message sizes" if calibrated else "taken as the reference curve with a wide interval")
+        )  # fmt: skip
+    if topology.links.kind == "nvlink" and fit is None and 1 < ranks <= 8:
+        found.append("on NVLink, SGLang's own all-reduce carries decode-size messages unless it is disabled: NCCL settings then change nothing ('nccltune doctor')")  # fmt: skip
+    need = _resident(system)
+    if need > topology.gpu.memory_bytes:
+        found.append(f"{system.model.title} needs {need / 1e9:.0f} GB of weights per rank at {ranks} ranks; {topology.gpu.name} has {topology.gpu.memory_bytes / 1e9:.0f} GB")  # fmt: skip
+    return found
+
+
+def _resident(system: System) -> float:
+    from nccltune.costmodel.weights import resident_bytes
+
+    return float(resident_bytes(system.model, system.num_ranks))
+
+
+def _text(profile: Profile | None, direct: bool, fit: Fit | None, comm: Comm, topology: Topology) -> str:
+    compute = (
+        f"profile {profile.name} ({profile.title})" if profile and direct
+        else f"profile {profile.name}, carried over" if profile
+        else f"no engine point: stated priors for {topology.title}"
+    )  # fmt: skip
+    return f"compute from {compute}; communication from {comm.note}" if fit or not (profile and direct) else f"{compute}; communication: {comm.note}"  # fmt: skip
+
+
+def known_settings(basis: Basis) -> Mapping[str, Setting]:
+    """Settings with a curve or an inferred ratio."""
+    names = {name: curve.setting for name, curve in basis.comm.curves.items()}
+    return names | (profiles.settings_of(basis.profile) if basis.profile else {})

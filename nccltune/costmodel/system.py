@@ -1,0 +1,76 @@
+"""What is priced: a model (and drafter) on a machine, with the communication curve of each setting; and rows to price."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from nccltune.costmodel.estimate import Estimate
+from nccltune.schemas.model import Drafter, Model
+
+Floats = NDArray[np.float64]
+
+# Real routing is uneven. Chosen, with the spread of token_us, on the published decode curves of the benchmark
+# (0, 0.5 and 0.8 tried: worst left-out error 6.5, 5.5 and 5%); pass skew=0 for uniform routing.
+DEFAULT_SKEW = 0.5
+
+
+class Curve(Protocol):
+    """Microseconds of one all-reduce by message size."""
+
+    def at(self, size_bytes: ArrayLike) -> Estimate:
+        """Return the estimate at each size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows to price, one array element each. ``setting`` indexes ``settings``."""
+
+    batch_size: Floats
+    draft_tokens: Floats
+    context_tokens: Floats
+    setting: NDArray[np.intp]
+    settings: tuple[str, ...]
+
+    @classmethod
+    def make(cls, batch_size: ArrayLike, draft_tokens: ArrayLike, context_tokens: ArrayLike, settings: Sequence[str]) -> Self:
+        """Build rows from broadcastable numbers and one setting name per row (or one for all)."""
+        names = tuple(dict.fromkeys(settings))
+        index = np.array([names.index(s) for s in settings], dtype=np.intp)
+        b, d, c, s = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, float)) for x in (batch_size, draft_tokens, context_tokens)), index)
+        return cls(b, d, c, s, names)
+
+    @property
+    def num_tokens(self) -> Floats:
+        """Tokens of the target forward."""
+        return self.batch_size * self.draft_tokens
+
+    def __len__(self) -> int:
+        return len(self.batch_size)
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A model on a machine. ``curves`` may lack settings: those are priced from ``reference`` by an inferred ratio."""
+
+    model: Model
+    drafter: Drafter | None
+    num_ranks: int
+    memory_bytes_per_s: float
+    curves: Mapping[str, Curve]
+    reference: str
+    basis: str
+    """How the curves were obtained: measured, published or analytic (spread of the communication scale)."""
+    skew: float = DEFAULT_SKEW
+    correlation: float = 0.0
+
+    @property
+    def one_token_bytes(self) -> float:
+        """Message of one all-reduce for one token."""
+        return float(self.model.allreduce_bytes(1))
+
+    def inferred(self, settings: Sequence[str]) -> list[str]:
+        """Those of ``settings`` that have no curve of their own."""
+        return [s for s in dict.fromkeys(settings) if s not in self.curves] if self.num_ranks > 1 else []

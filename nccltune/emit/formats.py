@@ -1,0 +1,29 @@
+"""The formats by name, and what each one is for."""
+
+import importlib
+from types import ModuleType
+
+from nccltune.errors import InputError
+
+MODULES = {
+    "shell": "shell",
+    "docker": "docker",
+    "compose": "compose",
+    "systemd": "systemd",
+    "k8s": "k8s",
+    "slurm": "slurm",
+    "nccl-conf": "nccl_conf",
+    "tuner-csv": "tuner_csv",
+    "sglang-args": "sglang_args",
+    "json": "json_text",
+}
+NAMES = tuple(MODULES)
+ENV_NAMES = tuple(name for name in NAMES if name not in ("tuner-csv", "sglang-args"))
+"""Formats that hold environment variables."""
+
+
+def get(name: str) -> ModuleType:
+    """Return the module of a format: ``write``, ``read`` and ``parse``; raises InputError for an unknown name."""
+    if name not in MODULES:
+        raise InputError(f"'{name}' is no format", f"formats are {', '.join(NAMES)}", "choose one")
+    return importlib.import_module(f"nccltune.emit.{MODULES[name]}")

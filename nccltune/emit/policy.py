@@ -1,0 +1,120 @@
+"""The best choice per size of a fit as rules for a tuner plugin, with a row for every collective and every size. Pure."""
+
+from dataclasses import dataclass
+
+from nccltune.emit.document import Rule
+from nccltune.emit.gain import curve
+from nccltune.emit.tuner_csv import COLLECTIVES, MAX_BYTES
+from nccltune.errors import NoBasisError
+from nccltune.schemas.fit import CurvePoint, Fit
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """The choice to use at one measured size."""
+
+    size_bytes: int
+    algo: str
+    proto: str
+    num_channels: int
+
+
+def rules(fit: Fit) -> tuple[list[Rule], list[str]]:
+    """Return the rules and notes on what in them was not measured; raises NoBasisError without NCCL's choices."""
+    best = _best_per_size(fit)
+    if not best:
+        raise NoBasisError(
+            "no tuner rules can be made from this run",
+            "none of its points says which algorithm, protocol and channels NCCL used",
+            "scan with the nccl back end, which reads NCCL's own log",
+        )
+    most = max(b.num_channels for b in best)
+    found = [_rule(fit, "allreduce", low, high, b) for low, high, b in _bands(best)]
+    last = best[-1]
+    low_latency = max((b.size_bytes for b in best if b.proto == "LL"), default=0)
+    notes = []
+    if last.proto != "Simple":
+        notes.append(f"all-reduce above {last.size_bytes} B was not measured: Ring Simple on {most} channels")
+        found[-1] = _rule(fit, "allreduce", found[-1].min_bytes, last.size_bytes, last)
+        found.append(_rule(fit, "allreduce", last.size_bytes + 1, MAX_BYTES, _Best(0, "Ring", "Simple", most)))
+    # Where NCCL lacks the pair of an earlier row it goes on to the next: this row is for that case.
+    found.append(_rule(fit, "allreduce", 0, MAX_BYTES, _Best(0, "Ring", "Simple", most)))
+    notes.append(
+        f"other collectives were not measured: Ring on {most} channels, LL up to {low_latency} B as for all-reduce, Simple above"
+        if low_latency
+        else f"other collectives were not measured: Ring Simple on {most} channels"
+    )
+    for collective in COLLECTIVES:
+        if collective == "allreduce":
+            continue
+        if low_latency:
+            found.append(_rule(fit, collective, 0, low_latency, _Best(0, "Ring", "LL", most)))
+        found.append(_rule(fit, collective, 0, MAX_BYTES, _Best(0, "Ring", "Simple", most)))
+    return found, notes
+
+
+def _rule(fit: Fit, collective: str, low: int, high: int, best: _Best) -> Rule:
+    # The measured rows hold for this rank count on one node; the catch-all must match any communicator.
+    anywhere = (low, high) == (0, MAX_BYTES) or collective != "allreduce"
+    return Rule(
+        collective,
+        low,
+        high,
+        best.algo,
+        best.proto,
+        best.num_channels,
+        -1 if anywhere else fit.num_ranks,
+        -1 if anywhere else 1,
+    )
+
+
+def _best_per_size(fit: Fit) -> list[_Best]:
+    candidates: dict[int, list[tuple[CurvePoint, bool]]] = {}
+    for entry in fit.settings:
+        if not entry.usable or entry.timing != fit.timing:
+            continue
+        for point in curve(fit, entry):
+            known = point.choice is not None and point.choice.algo and point.choice.proto and point.choice.num_channels
+            if known and point.source == "measured":
+                candidates.setdefault(point.size_bytes, []).append((point, not entry.setting.env))
+    found = []
+    for size in sorted(candidates):
+        point = _choose(candidates[size])
+        choice = point.choice
+        assert choice is not None
+        assert choice.algo is not None
+        assert choice.proto is not None
+        assert choice.num_channels is not None
+        found.append(_Best(size, choice.algo, _proto(choice.proto), choice.num_channels))
+    return found
+
+
+def _choose(points: list[tuple[CurvePoint, bool]]) -> CurvePoint:
+    """The fastest, unless the base is within noise of it: then NCCL's own choice."""
+    fastest = min((p for p, _ in points), key=lambda p: p.time_us)
+    for point, is_base in points:
+        if is_base and point.low_us <= fastest.high_us:
+            return point
+    return fastest
+
+
+def _proto(text: str) -> str:
+    return {"ll": "LL", "ll128": "LL128", "simple": "Simple"}.get(text.lower(), text)
+
+
+def _bands(best: list[_Best]) -> list[tuple[int, int, _Best]]:
+    """Size ranges without gaps, equal neighbours joined; a boundary lies half way between two measured sizes."""
+    bands: list[tuple[int, int, _Best]] = []
+    for number, item in enumerate(best):
+        low = 0 if number == 0 else (best[number - 1].size_bytes + item.size_bytes) // 2 + 1
+        high = MAX_BYTES if number == len(best) - 1 else (item.size_bytes + best[number + 1].size_bytes) // 2
+        previous = bands[-1] if bands else None
+        if previous and (previous[2].algo, previous[2].proto, previous[2].num_channels) == (
+            item.algo,
+            item.proto,
+            item.num_channels,
+        ):
+            bands[-1] = (previous[0], high, item)
+        else:
+            bands.append((low, high, item))
+    return bands

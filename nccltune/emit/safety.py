@@ -1,0 +1,113 @@
+"""What could make an emitted setting useless or harmful: each check returns notes, hard ones stop the emission. Pure."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from nccltune.emit.gain import Gain
+from nccltune.emit.grammar import PREFIXES, names_ll128
+from nccltune.knobs import Version
+from nccltune.schemas.machine import Machine
+from nccltune.schemas.measurement import Measurement
+
+LL128_MIN_CHECKS = 300
+"""Clean data checks that LL128 needs where NCCL keeps it off: with none wrong in n, the failure rate is below 3/n at 95%
+(rule of three), so 300 bound it by 1%; NVIDIA/nccl#549 reports one bad run in 17."""
+
+
+class EnginePath(Protocol):
+    """Who carries decode-size all-reduces, as nccltune.engine_path tells it."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def nccl_settings_matter(self) -> bool: ...
+    @property
+    def reason(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One thing to know before using the file. ``hard``: nothing is written without --force."""
+
+    code: str
+    text: str
+    do: str = ""
+    hard: bool = False
+
+
+def engine_notes(engine_path: EnginePath | None) -> list[Note]:
+    """The engine's own all-reduce would carry decode sizes: the variables then change little, but break nothing."""
+    if engine_path is None or engine_path.nccl_settings_matter:
+        return []
+    do = getattr(engine_path, "how_to_change", "") or "see 'nccltune doctor'"
+    text = f"SGLang would carry decode-size all-reduces by '{engine_path.path}', not NCCL: {engine_path.reason}"
+    return [Note("engine-path", text, do)]
+
+
+def prefill_notes(prefill: Gain | None, max_cost_percent: float, *, accepted: bool, has_gain: bool) -> list[Note]:
+    """The gain at decode costs more than ``max_cost_percent`` at prefill sizes; ``accepted``: the user said decode only."""
+    if prefill is None:
+        return [Note("prefill-unknown", "prefill sizes were not measured: a setting good at decode can cost much there",
+                     "scan with --tokens 1-16,1024,4096 to know")] if has_gain else []  # fmt: skip
+    if prefill.is_loss and -prefill.percent > max_cost_percent:
+        do = "choose --objective both:0.5, a per-size policy (--format tuner-csv), or accept it with --objective decode or --force"
+        return [
+            Note(
+                "prefill-cost",
+                f"prefill sizes get slower: {prefill}; the limit is {max_cost_percent:g}%",
+                do,
+                hard=not accepted,
+            )
+        ]
+    return []
+
+
+def ll128_by_default(machine: Machine | None) -> bool:
+    """Tell whether NCCL enables LL128 by itself here: all GPUs joined by NVLink (src/graph/tuning.cc)."""
+    if machine is None or len(machine.gpu_links) < 2:
+        return False
+    pairs = [link for row, others in machine.gpu_links.items() for column, link in others.items() if row != column]
+    return bool(pairs) and all(link.startswith("NV") for link in pairs)
+
+
+def ll128_notes(env: dict[str, str], machine: Machine | None, measurements: list[Measurement]) -> list[Note]:
+    """LL128 forced where NCCL keeps it off, without many passed data checks: silent corruption is possible."""
+    value = env.get("NCCL_PROTO")
+    if value is None or not names_ll128(value) or ll128_by_default(machine):
+        return []
+    mine = [m for m in measurements if m.setting.env == env]
+    wrong = sum(1 for m in mine if m.num_wrong)
+    # num_checked counts elements over all rounds of fresh data, count the elements of one message.
+    passed = sum(m.num_checked // max(m.count, 1) for m in mine if m.status == "ok" and m.num_wrong == 0)
+    if wrong:
+        return [Note("ll128", f"LL128 gave wrong data in {wrong} cases of this run", "do not use it here", hard=True)]
+    if passed >= LL128_MIN_CHECKS:
+        return [Note("ll128-forced", f"forces LL128 where NCCL keeps it off; the data check passed {passed} times")]
+    text = f"NCCL_PROTO={value} forces LL128 where NCCL keeps it off (no NVLink between all GPUs), and only {passed} data checks passed"
+    return [Note("ll128", text, f"measure with at least {LL128_MIN_CHECKS} checks, or use LL or Simple", hard=True)]
+
+
+def version_notes(measured: Version | None, target: Version | None) -> list[Note]:
+    """The NCCL the file is for is not the one that was measured."""
+    if measured is None or target is None or measured == target:
+        return []
+    text = f"measured with NCCL {dotted(measured)}, written for NCCL {dotted(target)}: the gains may not hold"
+    return [Note("version", text, "scan again with the NCCL that is served")]
+
+
+def grammar_notes(env: dict[str, str], target: Version | None) -> list[Note]:
+    """Before 2.24 a list cannot be limited to all-reduce."""
+    if target is None or target >= PREFIXES or not {"NCCL_ALGO", "NCCL_PROTO"} & set(env):
+        return []
+    return [
+        Note(
+            "one-list",
+            f"NCCL {dotted(target)} applies NCCL_ALGO and NCCL_PROTO to every collective",
+            "use NCCL 2.24 or later",
+        )
+    ]
+
+
+def dotted(version: Version) -> str:
+    """Format a version: 2.28.9."""
+    return ".".join(map(str, version))

@@ -1,0 +1,117 @@
+"""Read engine points: a CSV with a header (columns by name, any order) or ``decode:1:11.26`` on the command line."""
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from nccltune.errors import InputError
+from nccltune.knobs import find_setting
+from nccltune.schemas.points import PHASES, Point
+from nccltune.schemas.setting import BASE, Setting
+
+_NEEDED = ("phase", "batch_size", "time_ms")
+_OPTIONAL = ("draft_tokens", "context_tokens", "accept_length", "setting", "engine", "use", "source")
+_MAX_BYTES = 32 * 1024 * 1024
+
+
+def read_points(path: Path, known: Mapping[str, Setting] | None = None) -> list[Point]:
+    """Read a points file; every error names the line and the column. ``known``: settings by name."""
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise InputError(f"{path} is larger than 32 MiB", "a points file has one line per measured time", "check the file")  # fmt: skip
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist", "", "check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}", str(error), "give a UTF-8 CSV file") from error
+    return parse_points(text, str(path), known)
+
+
+def parse_points(text: str, where: str, known: Mapping[str, Setting] | None = None) -> list[Point]:
+    """Read points from CSV text; lines that are empty or start with ``#`` are skipped."""
+    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip() and not line.lstrip().startswith("#")]  # fmt: skip
+    if not lines:
+        raise InputError(f"{where} has no points", "it is empty", f"start it with {','.join(_NEEDED)}")
+    if "\0" in text:
+        raise InputError(f"{where} is not a CSV file", "it holds NUL bytes", "give a UTF-8 CSV file")
+    header = [name.strip().lower() for name in _cells(lines[0][1])]
+    _check_header(header, where, lines[0][0])
+    points = [_point(dict(zip(header, _row(line, header, where, n), strict=True)), where, n, known) for n, line in lines[1:]]  # fmt: skip
+    if not points:
+        raise InputError(f"{where} has a header and no points", "", "add at least one line")
+    return points
+
+
+def parse_point(text: str) -> Point:
+    """Read ``decode:1:11.26`` (phase, batch, ms), ``verify:1:3:18.67`` (draft tokens before ms), ``@setting`` after it."""
+    body, _, setting = text.partition("@")
+    parts = [part.strip() for part in body.split(":")]
+    advice = "write decode:BATCH:MS or verify:BATCH:DRAFT_TOKENS:MS, with @SETTING behind it where it is not base"
+    if len(parts) not in (3, 4):
+        raise InputError(f"'{text}' is not a point", "it needs three or four parts", advice)
+    row = {"phase": parts[0], "batch_size": parts[1], "time_ms": parts[-1], "setting": setting}
+    if len(parts) == 4:
+        row["draft_tokens"] = parts[2]
+    try:
+        return _point(row, "--point", 0, None)
+    except InputError as error:
+        raise InputError(f"'{text}' is not a point", error.why or error.what, advice) from None
+
+
+def _check_header(header: list[str], where: str, line: int) -> None:
+    unknown = [name for name in header if name not in _NEEDED + _OPTIONAL]
+    missing = [name for name in _NEEDED if name not in header]
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if unknown or missing or twice:
+        why = "; ".join(
+            f"{word}: {', '.join(repr(n) for n in names)}"
+            for word, names in (("unknown column", unknown), ("missing column", missing), ("given twice", twice))
+            if names
+        )
+        raise InputError(f"{where}:{line} is not the header of a points file", why, f"columns are {', '.join(_NEEDED)} and optionally {', '.join(_OPTIONAL)}")  # fmt: skip
+
+
+def _cells(line: str) -> list[str]:
+    return next(csv.reader(io.StringIO(line)))
+
+
+def _row(line: str, header: list[str], where: str, number: int) -> list[str]:
+    cells = _cells(line)
+    if len(cells) != len(header):
+        raise InputError(f"{where}:{number} has {len(cells)} cells, the header has {len(header)}", "the line is cut or has a stray comma", "correct the line (quote a cell that holds a comma)")  # fmt: skip
+    return cells
+
+
+def _point(row: Mapping[str, str], where: str, number: int, known: Mapping[str, Setting] | None) -> Point:
+    at = f"{where}:{number}"
+    fields: dict[str, object] = {}
+    for name, cell in row.items():
+        value = cell.strip()
+        if name == "setting":
+            fields[name] = _setting(value, at, known)
+        elif name == "phase" and value.lower() not in PHASES:
+            raise InputError(f"{at}, column phase: '{value}' is not a phase", f"phases are {', '.join(PHASES)}", "correct the cell")  # fmt: skip
+        elif name in ("phase", "use"):
+            fields[name] = value.lower()
+        elif value:
+            fields[name] = value
+        elif name in _NEEDED:
+            raise InputError(f"{at}, column {name}: empty", "", "fill it in")
+    try:
+        return Point.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        column = str(first["loc"][0]) if first["loc"] else "line"
+        raise InputError(f"{at}, column {column}: {first['msg'].removeprefix('Value error, ')}", f"the value is '{row.get(column, '')}'" if column in row else "", "correct the cell") from None  # fmt: skip
+
+
+def _setting(value: str, at: str, known: Mapping[str, Setting] | None) -> Setting:
+    if not value:
+        return BASE
+    try:
+        return find_setting(value, dict(known or {}))
+    except InputError as error:
+        raise InputError(f"{at}, column setting: {error.what}", error.why, error.do) from None

@@ -1,0 +1,97 @@
+"""A profile: what engine points taught about one model on one machine with one engine, kept for predictions.
+
+History of the format: 1 (2026-11) first.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from nccltune.schemas.common import Strict
+from nccltune.schemas.fit import SettingFit
+from nccltune.schemas.points import Point
+from nccltune.schemas.setting import Setting
+
+SCHEMA = "nccltune.profile"
+SCHEMA_VERSION = 1
+
+
+class Parameter(Strict):
+    """One parameter of the model: its value now, and what was believed before."""
+
+    name: str
+    unit: str
+    value: float
+    spread: float
+    """Standard deviation of the logarithm (of the value itself for an exponent)."""
+    prior_value: float
+    prior_spread: float
+    prior_source: str
+    exponent: bool = False
+
+
+class FittedPoint(Strict):
+    """An engine point with what the model says of it."""
+
+    point: Point
+    context_tokens: int
+    model_ms: float
+    """Sum of the terms, without the smooth correction."""
+    fitted_ms: float
+    """With it: what a prediction at this point gives."""
+    gradient: list[float]
+    """Derivative of ln(model_ms) by each parameter."""
+
+
+class Discrepancy(Strict):
+    """Smooth correction for what the terms cannot express, and the scatter of a measured time (relative)."""
+
+    spread: float
+    noise: float
+    scale: float = 1.0
+    """How much larger than believed the misfit of the points is (variance ratio)."""
+
+
+class ProfileAcceptance(Strict):
+    """Mean accept length that came with the points."""
+
+    mean: float
+    low: float
+    high: float
+    num_steps: int
+    """Positions it was measured over."""
+    source: str
+
+
+class Profile(Strict):
+    """One calibrated model on one machine."""
+
+    schema_version: int = SCHEMA_VERSION
+    nccltune_version: str
+    created_at: str
+    command: list[str]
+    name: str
+    title: str
+    model: str
+    drafter: str | None
+    topology: str
+    machine: str
+    """Fingerprint of the measured machine, or a description where the points are published ones."""
+    engine: str
+    num_ranks: int = Field(ge=1)
+    context_tokens: int
+    basis: Literal["measured", "published", "analytic"]
+    basis_note: str
+    reference_setting: str
+    """Setting whose curve the others are ratios of, where they have none."""
+    best_setting: str
+    settings: list[Setting]
+    curves: list[SettingFit]
+    """Communication curves used; settings without one are inferred from the points."""
+    parameters: list[Parameter]
+    covariance: list[list[float]]
+    discrepancy: Discrepancy
+    points: list[FittedPoint]
+    acceptance: ProfileAcceptance | None = None
+    warnings: list[str] = Field(default_factory=list)
+    inputs: list[str] = Field(default_factory=list)
