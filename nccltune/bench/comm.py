@@ -7,7 +7,9 @@ from typing import Any
 
 from nccltune.bench.libnccl import LibNccl
 
-DEBUG_ENV = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,TUNING", "NCCL_RAS_ENABLE": "0"}
+DEBUG_ENV = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,TUNING"}
+# RAS would listen on one port for every library copy of a process.
+QUIET_ENV = {"NCCL_RAS_ENABLE": "0"}
 
 
 def set_nccl_env(env: dict[str, str]) -> None:

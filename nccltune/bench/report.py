@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from nccltune.bench.options import Event, Outcome
 from nccltune.bench.request import Prepared, ScanRequest, check_resumable, execute, prepare, resume_request
-from nccltune.bench.scan import Event, Outcome
 from nccltune.costmodel.run_fit import fit_run
 from nccltune.errors import InputError, NoBasisError, QualityError
 from nccltune.registry import load_model

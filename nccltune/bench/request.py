@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nccltune import __version__
+from nccltune.bench.options import Event, Outcome, ScanOptions
+from nccltune.bench.race import Race
 from nccltune.bench.sampling import StopRule
-from nccltune.bench.scan import Event, Outcome, Scan, ScanOptions
+from nccltune.bench.scan import Scan
 from nccltune.bench.session import Session, SessionOptions
 from nccltune.bench.sums import MAX_EXACT_RANKS
 from nccltune.costmodel.experts import distinct_experts
@@ -29,6 +31,8 @@ DEFAULT_HIDDEN = 7168
 # all-reduce no longer feels the difference.
 MAX_WEIGHT_BYTES = 64 << 20
 MIN_WEIGHT_BYTES = 4 << 20
+MAX_DECODE_TOKENS = 16
+MAX_DECODE_SIZES = 5
 BACKENDS = ("auto", "nccl", "nccl-tests", "torch", "gloo")
 
 
@@ -47,6 +51,7 @@ class ScanRequest:
     base_extra: dict[str, str] = field(default_factory=dict)
     dtype: str = "bfloat16"
     seed: int = 0
+    search: str = "full"
     libnccl: str | None = None
     nccl_tests: str | None = None
     rule: StopRule = field(default_factory=StopRule)
@@ -78,7 +83,7 @@ class Prepared:
                 "base_env": self.plan.base_env, "num_ranks": self.plan.num_ranks, "dtype": self.plan.dtype,
                 "model": self.request.model.name if self.request.model else None, "tokens": self.request.tokens,
                 "size_bytes": self.plan.size_bytes, "timings": self.plan.timings, "settings": self.plan.settings,
-                "plan_id": self.plan.id, "seed": self.plan.seed, "machine": self.machine, "notes": self.notes,
+                "plan_id": self.plan.id, "search": self.request.search, "seed": self.plan.seed, "machine": self.machine, "notes": self.notes,
                 "options": {
                     "weight_bytes_per_allreduce": {str(k): v for k, v in self.options.weight_bytes.items()},
                     "hidden_size": self.session.hidden_size, "relative_width": self.options.rule.relative_width,
@@ -127,7 +132,8 @@ def prepare(request: ScanRequest) -> Prepared:
         timeout_s=request.case_timeout_s,
     )  # fmt: skip
     options = ScanOptions(
-        rule=request.rule, dedup=request.dedup, time_budget_s=request.time_budget_s,
+        rule=request.rule, dedup=request.dedup, time_budget_s=request.time_budget_s, retry_failed=request.retry_failed,
+        decode_sizes=_decode_sizes(request.model, sizes),
         weight_bytes={size: _weights(request.model, size, num_ranks) for size in sizes},
     )  # fmt: skip
     return Prepared(request, plan, machine, session, options, notes)
@@ -144,7 +150,8 @@ def execute(prepared: Prepared, run: Run, on_event: Callable[[Event], None] | No
             outcome = walk_nccl_tests(run, prepared.plan, prepared.options, prepared.request.nccl_tests, on_event)
         else:
             session = Session(prepared.session)
-            outcome = Scan(run, prepared.plan, session, prepared.options, on_event).walk()
+            walk = Race if prepared.request.search == "race" and prepared.plan.backend == "nccl" else Scan
+            outcome = walk(run, prepared.plan, session, prepared.options, on_event).walk()
             _note_library(run, session)
     finally:
         status = {"complete": "complete", "interrupted": "interrupted", "time_limit": "time_limit"}[outcome]
@@ -159,7 +166,7 @@ def resume_request(run: Run, request: ScanRequest | None) -> ScanRequest:
     how = request or ScanRequest()
     return ScanRequest(
         backend=m.backend, num_ranks=m.num_ranks, model=model, tokens=m.tokens, size_bytes=m.size_bytes,
-        grid=Grid(named=tuple(m.settings)), timings=m.timings, base=m.base, dtype=m.dtype, seed=m.seed, base_extra=m.base_env,
+        grid=Grid(named=tuple(m.settings)), timings=m.timings, base=m.base, dtype=m.dtype, seed=m.seed, search=m.search, base_extra=m.base_env,
         libnccl=how.libnccl, nccl_tests=how.nccl_tests, rule=how.rule, dedup=how.dedup, time_budget_s=how.time_budget_s,
         case_timeout_s=how.case_timeout_s, force=how.force, retry_failed=how.retry_failed,
     )  # fmt: skip
@@ -250,6 +257,14 @@ def _weights(model: Model | None, size_bytes: int, num_ranks: int) -> int:
     experts = distinct_experts(model.moe, tokens) if model.moe else 0.0
     total = float(sum(part.sum() for part in weight_bytes(model, num_ranks, experts).values()))
     return int(min(max(total / model.num_allreduces, MIN_WEIGHT_BYTES), MAX_WEIGHT_BYTES))
+
+
+def _decode_sizes(model: Model | None, sizes: list[int]) -> tuple[int, ...]:
+    """Sizes up to 16 tokens of a forward, at most five spread over them; all sizes when none is that small."""
+    limit = (model.allreduce_bytes(1) if model else DEFAULT_HIDDEN * 2) * MAX_DECODE_TOKENS
+    small = [size for size in sizes if size <= limit] or sizes
+    step = max(1, -(-len(small) // MAX_DECODE_SIZES))
+    return tuple(dict.fromkeys([*small[::step], small[-1]]))
 
 
 def _busy(machine: Machine, num_ranks: int, force: bool) -> list[str]:

@@ -5,21 +5,22 @@ failure costs the case in flight, never the scan.
 """
 
 import contextlib
-import datetime
-import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from nccltune import stats
+from nccltune.bench import records
+from nccltune.bench.drift import Drift, drift
 from nccltune.bench.effective import effective_key
 from nccltune.bench.group import RankFailure, classify
-from nccltune.bench.sampling import StopRule, allreduces_per_replay
+from nccltune.bench.options import Event, Outcome, ScanOptions
+from nccltune.bench.sampling import allreduces_per_replay
 from nccltune.bench.session import Communicator, Session
+from nccltune.bench.stopping import StopSignals
 from nccltune.knobs import library_part
 from nccltune.plan import Plan
-from nccltune.schemas.measurement import Case, Choice, Failure, Measurement, Rejected
+from nccltune.schemas.measurement import Case, Choice, Measurement
 from nccltune.schemas.setting import BASE, Setting
 from nccltune.store import Run
 
@@ -28,35 +29,6 @@ MAX_FAILURES_PER_SETTING = 2
 # Checks with fresh data: LL128 where NCCL does not choose it by itself can corrupt silently (NVIDIA/nccl#790).
 CHECK_SEEDS = 2
 CHECK_SEEDS_LL128 = 8
-
-
-@dataclass(frozen=True)
-class ScanOptions:
-    """How to walk."""
-
-    rule: StopRule = field(default_factory=StopRule)
-    dedup: bool = True
-    monitor_every: int = 8
-    """Settings between two repetitions of the base."""
-    time_budget_s: float | None = None
-    weight_bytes: dict[int, int] = field(default_factory=dict)
-    """Weights streamed between two all-reduces, by message size (in-forward timing)."""
-    retry_failed: bool = False
-
-
-@dataclass(frozen=True)
-class Event:
-    """Progress, for whoever draws it."""
-
-    kind: Literal["case", "setting", "restart", "note"]
-    text: str
-    num_done: int
-    num_total: int
-    elapsed_s: float
-    measurement: Measurement | None = None
-
-
-Outcome = Literal["complete", "interrupted", "time_limit"]
 
 
 class Scan:
@@ -73,10 +45,10 @@ class Scan:
         self.run, self.plan, self.session, self.options = run, plan, session, options
         self._on_event = on_event or (lambda _: None)
         self._started = time.monotonic()
-        self._stop_requested = False
-        self._order = 0
-        self._repeats = 0
+        self._stop = StopSignals(lambda: self._emit("note", "stopping after this case; once more stops at once"))
+        self._sizes = plan.size_bytes
         self._base: Communicator | None = None
+        self.drifts: list[Drift] = []
         self._shared: dict[tuple[Any, ...], Measurement] = {}
         self._base_cases: dict[tuple[int, str], Measurement] = {}
         finished = {"error", "timeout"} if options.retry_failed else set()
@@ -89,63 +61,88 @@ class Scan:
 
     def walk(self) -> Outcome:
         """Measure everything that the run does not hold yet. Always leaves the ranks stopped."""
-        outcome: Outcome = "complete"
-        with self._signals():
+        with self._stop:
             try:
-                for number, (library_env, setting) in enumerate(self._settings()):
-                    if self._stop_requested:
-                        outcome = "interrupted"
-                        break
-                    if self._over_budget():
-                        outcome = "time_limit"
-                        break
-                    if number and number % self.options.monitor_every == 0:
-                        self._monitor()
-                    self._measure_setting(setting, library_env)
-                else:
-                    if not self._stop_requested and self.session.is_running:
-                        self._monitor()
-                    if self._stop_requested:
-                        outcome = "interrupted"
+                return self._walk()
             finally:
                 self.session.cleanup()
-        return outcome
+
+    def _walk(self) -> Outcome:
+        for number, (library_env, setting) in enumerate(self._settings()):
+            if self._must_end():
+                break
+            if number and number % self.options.monitor_every == 0:
+                self._monitor()
+            self._measure_setting(setting, library_env)
+        if not self._must_end() and self.session.is_running:
+            self._monitor()
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
+        if self._stop.requested:
+            return "interrupted"
+        return "time_limit" if self._over_budget() and any(self._pending(s) for s in self.plan.settings) else "complete"
+
+    def _must_end(self) -> bool:
+        return self._stop.requested or self._over_budget()
 
     def _settings(self) -> Iterator[tuple[dict[str, str], Setting]]:
         for library_env, settings in self.plan.groups():
             for setting in settings:
-                if any(case.id not in self._done for case in self._cases(setting)):
+                if self._pending(setting):
                     yield library_env, setting
 
     def _cases(self, setting: Setting) -> list[Case]:
-        return [self.plan.case(setting, size, timing) for timing in self.plan.timings for size in self.plan.size_bytes]
+        return [self.plan.case(setting, size, timing) for timing in self.plan.timings for size in self._sizes]
+
+    def _pending(self, setting: Setting) -> list[Case]:
+        return [case for case in self._cases(setting) if case.id not in self._done]
 
     def _measure_setting(self, setting: Setting, library_env: dict[str, str]) -> None:
         """Walk the cases of one setting, reopening its communicator after a failure until it has failed too often."""
         self._emit("setting", setting.name)
-        pending = [case for case in self._cases(setting) if case.id not in self._done]
+        pending = self._pending(setting)
         if self.plan.backend == "gloo" and setting.id != BASE.id:
-            self._record_all(pending, self._not_in_force, "gloo does not read NCCL variables")
+            for case in pending:
+                self._record(records.not_in_force(case, "gloo does not read NCCL variables", self._base_case(case)))
             return
         failures = 0
-        while pending and not self._stop_requested and not self._over_budget():
-            case = pending[0]
+        while pending and not self._must_end():
             comm = None
             try:
                 comm = self._open(setting, library_env)
-                while pending and not self._stop_requested and not self._over_budget():
-                    case = pending[0]
-                    self._measure_case(case, comm)
-                    pending.pop(0)
+                loud = [c for c in pending if c.timing != "eager" or self.plan.backend != "nccl"]
+                self._measure_cases(loud, comm, pending)
+                if pending and not self._must_end():
+                    quiet = self._open_quiet(setting, library_env, comm)
+                    self._measure_cases(list(pending), quiet, pending)
+                    self.session.close(quiet)
                 self._close(comm)
             except RankFailure as failure:
                 failures += 1
                 self._recover(failure, comm)
                 if comm is None or failures >= MAX_FAILURES_PER_SETTING:
                     # It failed at init, or again and again: the same would happen to every size.
-                    self._record_all(pending, self._failed, failure)
+                    for case in pending:
+                        self._record(records.failed(case, failure))
                     return
-                self._record(self._failed(pending.pop(0), failure))
+                self._record(records.failed(pending.pop(0), failure))
+
+    def _measure_cases(self, cases: list[Case], comm: Communicator, pending: list[Case]) -> None:
+        """Measure ``cases`` in order, taking each off ``pending`` when it is recorded."""
+        for case in cases:
+            if self._must_end():
+                return
+            pending.sort(key=lambda other: other != case)  # the case in flight is first: a failure is its failure
+            self._measure_case(case, comm)
+            pending.remove(case)
+
+    def _open_quiet(self, setting: Setting, library_env: dict[str, str], loud: Communicator) -> Communicator:
+        """A communicator that does not log, for eager timing; what it does is known from the one that logs."""
+        env = {**self.plan.base_env, **setting.env}
+        comm = self.session.open(env, library_env, [], quiet=True)
+        comm.env, comm.resolution = setting.env, loud.resolution
+        return comm
 
     def _open(self, setting: Setting, library_env: dict[str, str]) -> Communicator:
         if setting.id == BASE.id and self._base is not None and self.session.is_running:
@@ -185,7 +182,7 @@ class Scan:
         resolution, size = comm.resolution, case.size_bytes
         if size in resolution.errors:
             text = resolution.errors[size]
-            self._record(self._failed(case, RankFailure(classify(text, "nccl"), text, 0, group_alive=True)))
+            self._record(records.failed(case, RankFailure(classify(text, "nccl"), text, 0, group_alive=True)))
             return
         in_force, reason = resolution.in_force(size, case.setting.env)
         choice = resolution.choices.get(size)
@@ -196,12 +193,12 @@ class Scan:
             "nccl_model_us": resolution.model_us.get(size),
         }
         if in_force is False:
-            self._record(self._not_in_force(case, reason).model_copy(update=facts))
+            self._record(records.not_in_force(case, reason, self._base_case(case)).model_copy(update=facts))
             return
         key = effective_key({**self.plan.base_env, **case.setting.env}, choice, size, case.timing)
         shared = self._shared.get(key) if key is not None and self.options.dedup else None
         if shared is not None:
-            self._record(self._copy_of(shared, case).model_copy(update=facts))
+            self._record(records.shared(case, shared).model_copy(update=facts))
             return
         measurement = self._time(case, comm, choice).model_copy(
             update={**facts, "seconds": round(time.monotonic() - began, 4)}
@@ -226,7 +223,7 @@ class Scan:
         seeds = [1000 * repeat + self._order + i for i in range(CHECK_SEEDS_LL128 if forced_ll128 else CHECK_SEEDS)]
         num_wrong, num_checked = self.session.check(comm, size, seeds)
         if num_wrong:
-            return self._blank(case, "wrong_results", num_wrong=num_wrong, num_checked=num_checked, in_force=True)
+            return records.record(case, "wrong_results", num_wrong=num_wrong, num_checked=num_checked, in_force=True)
         num_per_replay = allreduces_per_replay(
             case.timing, comm.resolution.model_us.get(size), on_gpu=self.plan.backend != "gloo"
         )
@@ -238,7 +235,7 @@ class Scan:
             if summary.median > 0 and summary.high - summary.low > 0.1 * summary.median
             else []
         )
-        return self._blank(
+        return records.record(
             case, "ok", num_wrong=0, num_checked=num_checked, samples_us=[round(float(x), 4) for x in samples.per_allreduce_us],
             stats={k: round(v, 5) for k, v in summary.to_dict().items()}, compute_us=samples.compute_us,
             num_per_replay=num_per_replay, stop_reason=samples.stop_reason, warnings=warnings, repeat=repeat,
@@ -254,64 +251,14 @@ class Scan:
                 self._repeats += 1
                 case = self.plan.case(BASE, size, self.plan.timings[0])
                 measurement = self._time(case, comm, comm.resolution.choices.get(size), repeat=self._repeats)
-                self._record(
-                    measurement.model_copy(
-                        update={"case_id": f"{case.id}-r{self._repeats}", "choice": comm.resolution.choices.get(size)}
-                    )
-                )
+                self._record_repeat(case, measurement.model_copy(update={"choice": comm.resolution.choices.get(size)}))
             self._close(comm)
         except RankFailure as failure:
             self._emit("note", f"the drift monitor failed: {failure.message}")
             self._recover(failure, self._base)
 
-    def _blank(self, case: Case, status: str, **fields: Any) -> Measurement:
-        element = 4 if case.dtype == "float32" else 2
-        return Measurement.model_validate(
-            {
-                "case_id": case.id, "setting": case.setting, "size_bytes": case.size_bytes, "count": case.size_bytes // element,
-                "timing": case.timing, "num_ranks": case.num_ranks, "dtype": case.dtype, "base": case.base, "backend": case.backend,
-                "status": status, "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"), **fields,
-            }
-        )  # fmt: skip
-
-    def _failed(self, case: Case, failure: RankFailure) -> Measurement:
-        status = {"hang": "timeout", "timeout": "timeout", "no_algorithm": "unsupported"}.get(failure.kind, "error")
-        return self._blank(
-            case, status, error=Failure(kind=failure.kind, message=failure.message[:2000], rank=failure.rank)
-        )
-
-    def _not_in_force(self, case: Case, reason: str) -> Measurement:
-        base = self._base_cases.get((case.size_bytes, case.timing))
-        rejected = [
-            Rejected(variable=name, requested=value, message=reason) for name, value in case.setting.env.items()
-        ][:1]
-        return self._blank(
-            case,
-            "not_in_force",
-            in_force=False,
-            same_as=base.case_id if base else None,
-            rejected=rejected,
-            warnings=[reason],
-        )
-
-    def _copy_of(self, shared: Measurement, case: Case) -> Measurement:
-        copied = {
-            name: getattr(shared, name)
-            for name in (
-                "samples_us",
-                "stats",
-                "compute_us",
-                "num_wrong",
-                "num_checked",
-                "num_per_replay",
-                "stop_reason",
-            )
-        }
-        return self._blank(case, "ok", same_as=shared.case_id, **copied)
-
-    def _record_all(self, cases: list[Case], make: Callable[[Case, Any], Measurement], why: Any) -> None:
-        for case in cases:
-            self._record(make(case, why))
+    def _base_case(self, case: Case) -> Measurement | None:
+        return self._base_cases.get((case.size_bytes, case.timing))
 
     def _record(self, measurement: Measurement) -> None:
         measurement = measurement.model_copy(update={"order": self._order})
@@ -322,6 +269,18 @@ class Scan:
             self._num_done += 1
         self._emit("case", f"{measurement.setting.name}, {measurement.size_bytes} B", measurement)
 
+    def _record_repeat(self, case: Case, measurement: Measurement) -> None:
+        """Record a repetition of the base, and flag the window before it when the base has moved."""
+        first = self._base_case(case)
+        measurement = measurement.model_copy(update={"case_id": f"{case.id}-r{self._repeats}", "order": self._order})
+        if first is not None and first.samples_us and measurement.samples_us:
+            moved = drift(first, measurement)
+            if moved.flagged:
+                measurement = measurement.model_copy(update={"warnings": [*measurement.warnings, moved.text()]})
+                self.drifts.append(moved)
+                self._emit("note", f"drift: {moved.text()}")
+        self._record(measurement)
+
     def _emit(self, kind: Any, text: str, measurement: Measurement | None = None) -> None:
         self._on_event(
             Event(kind, text, self._num_done, self.plan.num_cases, time.monotonic() - self._started, measurement)
@@ -330,24 +289,3 @@ class Scan:
     def _over_budget(self) -> bool:
         limit = self.options.time_budget_s
         return limit is not None and time.monotonic() - self._started > limit
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """First Ctrl-C or SIGTERM: finish the case, save, stop. Second: stop now; what is done is saved already."""
-
-        def handle(number: int, frame: Any) -> None:  # noqa: ARG001
-            if self._stop_requested:
-                raise KeyboardInterrupt
-            self._stop_requested = True
-            self._emit("note", "stopping after this case; once more stops at once")
-
-        try:
-            old = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not the main thread: the caller keeps its own handling
-            yield
-            return
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)

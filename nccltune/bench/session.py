@@ -68,13 +68,18 @@ class Session:
         """Whether the ranks run."""
         return self._group is not None
 
-    def open(self, env: dict[str, str], library_env: dict[str, str], size_bytes: list[int]) -> Communicator:
-        """Open a communicator under ``env`` and read back what it does for each size."""
+    def open(
+        self, env: dict[str, str], library_env: dict[str, str], size_bytes: list[int], *, quiet: bool = False
+    ) -> Communicator:
+        """Open a communicator under ``env`` and read back what it does for each size.
+
+        A ``quiet`` one does not log, so it tells nothing: for eager timing, where NCCL would print a line per call.
+        """
         group = self.group
-        library = self._library(library_env)
+        library = self._library({**library_env, **({"quiet": "1"} if quiet else {})})
         comm = Communicator(next(self._keys), library, env)
         log = str(self.workdir / f"nccl-{self.num_starts}-{Path(library).name or 'torch'}-r%d.log")
-        message: dict[str, Any] = {"comm": comm.key, "library": library, "env": env}
+        message: dict[str, Any] = {"comm": comm.key, "library": library, "env": env, "quiet": quiet}
         logs = [{"log": log % rank} for rank in range(self.options.num_ranks)]
         timeout = self.options.timeout_s
         if self.options.backend == "nccl":
@@ -84,7 +89,8 @@ class Session:
             message["rendezvous"] = str(self.workdir / f"rendezvous-{comm.key}")
         answers = group.call("open", timeout, per_rank=logs, **message)
         self.nccl_version = answers[0].get("nccl_version") or self.nccl_version
-        comm.resolution = self._resolve(comm, size_bytes)
+        if not quiet:
+            comm.resolution = self._resolve(comm, size_bytes)
         return comm
 
     def check(self, comm: Communicator, size_bytes: int, seeds: list[int]) -> tuple[int, int]:

@@ -143,9 +143,10 @@ class Rank:
         return self._libraries[path]
 
     def _set_env(self, message: dict[str, Any]) -> None:
-        from nccltune.bench.comm import DEBUG_ENV, set_nccl_env
+        from nccltune.bench.comm import DEBUG_ENV, QUIET_ENV, set_nccl_env
 
-        set_nccl_env({**DEBUG_ENV, "NCCL_DEBUG_FILE": message["log"], **message["env"]})
+        debug = {} if message["quiet"] else {**DEBUG_ENV, "NCCL_DEBUG_FILE": message["log"]}
+        set_nccl_env({**QUIET_ENV, **debug, **message["env"]})
 
 
 def main() -> None:

@@ -16,9 +16,11 @@ COMMANDS = {
     "calibrate": "nccltune.cli.calibrate",
     "predict": "nccltune.cli.predict",
     "emit": "nccltune.cli.emit",
+    "check": "nccltune.cli.check",
     "models": "nccltune.cli.models",
     "topology": "nccltune.cli.topology",
     "doctor": "nccltune.cli.doctor",
+    "import": "nccltune.cli.import_",
 }
 
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from nccltune.units import format_duration, format_us
 
 if TYPE_CHECKING:
-    from nccltune.bench.scan import Event
+    from nccltune.bench.options import Event
 
 _PLAIN_EVERY_S = 5.0
 

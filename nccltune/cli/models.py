@@ -29,9 +29,9 @@ def list_command(as_json: bool, quiet: bool, verbose: bool, **_common: bool) -> 
     nccltune models list
     nccltune models list --json | jq -r '.models[].name'
     """
-    from nccltune.costmodel import describe
+    from nccltune import catalog
 
-    document = describe.list_models()
+    document = catalog.list_models()
     if as_json:
         _console.print_json(document)
     else:
@@ -56,10 +56,10 @@ def show(name: str, ranks: int, tokens: str, as_json: bool, **_common: bool) -> 
     nccltune models show kimi-k2.5
     nccltune models show openai/gpt-oss-120b --ranks 4 --tokens 1-8
     """
-    from nccltune.costmodel import describe
+    from nccltune import catalog
     from nccltune.units import parse_ints
 
-    document = describe.show(name, num_ranks=ranks, num_tokens=parse_ints(tokens, what="number of tokens"))
+    document = catalog.show(name, num_ranks=ranks, num_tokens=parse_ints(tokens, what="number of tokens"))
     if as_json:
         _console.print_json(document)
         return
@@ -106,23 +106,15 @@ def add(
     nccltune models add config.json --name my-model
     nccltune models add eagle/config.json --name my-head --drafter --target kimi-k2.5
     """
-    from nccltune import registry
-    from nccltune.parse import hf_config
+    from nccltune import catalog
 
     if drafter != (target is not None):
         raise click.UsageError("--drafter and --target go together: a draft head belongs to a model.")
     if user and output is not None:
         raise click.UsageError("Give either --user or -o, not both.")
-    document, origin = hf_config.read_config(config), source or str(config)
-    if target is not None:
-        known = registry.load_model(target)
-        record: Any = hf_config.drafter_from_config(document, name=name, target=known.name, source=origin)
-        hf_config.check_fits(record, known)
-    else:
-        record = hf_config.model_from_config(document, name=name, source=origin)
-    kind = "drafter" if drafter else "model"
-    path = registry.add_file(kind, name, hf_config.to_toml(record), path=output, force=force)
+    path, record = catalog.add(config, name=name, target=target, source=source or "", output=output, force=force)
     if as_json:
+        kind = "drafter" if drafter else "model"
         _console.print_json({"kind": kind, "name": name, "file": str(path), "record": record.model_dump(mode="json")})
     else:
         _print_lines(_console.stdout(), [f"wrote {path}"])

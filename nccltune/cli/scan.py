@@ -86,6 +86,13 @@ TIMINGS = ("in-forward", "back-to-back", "eager")
     show_default=True,
     help="Seconds before a silent rank counts as hung.",
 )
+@click.option(
+    "--search",
+    type=click.Choice(["full", "race"]),
+    default="full",
+    show_default=True,
+    help="race: open settings only while they can still win (docs/search.md).",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order.")
 @click.option("--force", is_flag=True, help="Measure although the GPUs are in use.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and its cost; measure nothing.")
@@ -130,7 +137,7 @@ def _request(options: dict[str, Any]) -> Any:
         backend=options["backend"], num_ranks=options["ranks"], model=load_model(options["model"]),
         tokens=parse_ints(tokens, what="token count") if tokens else [], size_bytes=parse_sizes(options["sizes"]) if options["sizes"] else [],
         grid=_grid.make_grid(options), timings=_timings(options["timing"]), base=options["base"], base_extra=_grid.base_extra(options["base_set"]),
-        dtype=options["dtype"], seed=options["seed"], libnccl=options["libnccl"], nccl_tests=options["nccl_tests"],
+        dtype=options["dtype"], seed=options["seed"], search=options["search"], libnccl=options["libnccl"], nccl_tests=options["nccl_tests"],
         rule=StopRule(max_replays=options["max_replays"], relative_width=options["noise"] / 100), dedup=not options["no_dedup"],
         time_budget_s=parse_duration(options["time_budget"]) if options["time_budget"] else None, case_timeout_s=options["case_timeout"],
         force=options["force"], retry_failed=options["retry_failed"],

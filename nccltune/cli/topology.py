@@ -157,7 +157,8 @@ def _show_curves(num_ranks: int, curves: list[AllreduceCurve]) -> None:
         for size in sizes
     ]
     console = _console.stdout()
-    console.print(_console.table(f"all-reduce over {num_ranks} ranks, us", columns, rows))
+    console.print(f"all-reduce over {num_ranks} ranks, us", style="bold")
+    console.print(_console.table("", columns, rows))
     for i, curve in enumerate(curves, 1):
         setting = "" if curve.setting.id == "base" else f", {curve.setting.id}"
         said = f"({i}) {curve.library} {curve.version}, {curve.mode}{setting}: {curve.note}; {curve.source}"

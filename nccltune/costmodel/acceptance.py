@@ -72,7 +72,7 @@ def from_mean(
         raise InputError(
             f"an accept length of {mean:g} is impossible with {num_drafts} drafts",
             f"with the bonus token it lies between 1 and {num_drafts + 1}",
-            "accepted drafts without the bonus token need 1 added (0.93 -> 1.93)",
+            "add 1 to accepted drafts without the bonus token (0.93 -> 1.93); say --accept-steps N if it was measured over N drafts",
         )
     survival = _chain(mean - 1, num_drafts, 1.0)
     shapes = np.vstack([survival, _chain(mean - 1, num_drafts, 1 - _DRIFT), _chain(mean - 1, num_drafts, 1 + _DRIFT)])

@@ -18,6 +18,7 @@ Floats = NDArray[np.float64]
 
 _OVERHEAD_SHARE = 0.08  # of the verify: below that it is not worth a user's morning
 _SERVED_SHARE = 0.05
+_LADDER_SHARE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +181,19 @@ def sensitivity(c: Columns, rows: Sequence[Row], best: Best | None, num_allreduc
     )
 
 
-def adaptive_config(best: Sequence[Best]) -> dict[str, Any] | None:
-    """Candidate steps by batch size for SGLang's --speculative-adaptive-config (0.5.14: keys are batch sizes)."""
+def adaptive_config(best: Sequence[Best], rows: Sequence[Row]) -> dict[str, Any] | None:
+    """Candidate steps by batch size for SGLang's --speculative-adaptive-config (0.5.14: keys are batch sizes).
+
+    The best count, and those tied with it whose tokens/s is within 3%: every candidate costs a set of CUDA graphs.
+    """
     if not best:
         return None
-    return {str(b.batch_size): {"candidate_steps": sorted({d - 1 for d in (b.draft_tokens, *b.tied_with)})} for b in best}
+    tokens = {(r.batch_size, r.draft_tokens): r.tokens_per_s.value for r in rows if r.tokens_per_s}
+    result = {}
+    for b in best:
+        near = [d for d in b.tied_with if tokens[b.batch_size, d] >= (1 - _LADDER_SHARE) * b.tokens_per_s.value]
+        result[str(b.batch_size)] = {"candidate_steps": sorted({d - 1 for d in (b.draft_tokens, *near)})}
+    return result
 
 
 def findings(rows: Sequence[Row]) -> list[str]:
@@ -200,7 +209,7 @@ def findings(rows: Sequence[Row]) -> list[str]:
         o = shown.overhead_ms
         found.append(
             f"verify overhead: {o.value:.1f} ms [{o.low:.1f}, {o.high:.1f}] of the {shown.verify_ms.value:.2f} ms verify at "
-            f"{shown.draft_tokens} draft tokens is neither compute nor communication. Look there first: does a CUDA graph "
+            f"{shown.draft_tokens} draft tokens is neither compute nor communication. Does a CUDA graph "
             "cover the verify shape (batch x draft tokens); does the host wait for the device between draft and verify; "
             "does attention run in extend mode with a slower kernel?"
         )

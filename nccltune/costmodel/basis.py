@@ -16,7 +16,7 @@ from nccltune.errors import InputError
 from nccltune.knobs import find_setting
 from nccltune.schemas.fit import Fit
 from nccltune.schemas.model import Drafter, Model
-from nccltune.schemas.profile import Profile
+from nccltune.schemas.profile import Profile, ProfileAcceptance
 from nccltune.schemas.setting import BASE, Setting
 from nccltune.schemas.topology import Topology
 from nccltune.store import Run
@@ -57,6 +57,8 @@ class Basis:
     profile: Profile | None
     """The profile whose points apply directly (same model, machine and ranks)."""
     text: str
+    acceptance: ProfileAcceptance | None = None
+    """Acceptance of the profile: of model and drafter, so it holds on another machine too (and is marked then)."""
     shipped: bool = False
     what_if: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -80,17 +82,25 @@ def resolve(question: Question) -> Basis:
         what_if.append(f"weights as {question.quant}")
     if profile and question.drafter and drafter and drafter.name != profile.drafter:
         what_if.append(f"drafter {drafter.name}")
-    direct = _applies(profile, model, topology, ranks, question, what_if)
+    direct = _applies(profile, model, topology, ranks, question, run, what_if)
+    whole = direct and profile is not None and (fit is None or profile.run_id == fit.run_id)
     comm = _comm(fit, profile if direct else None, topology, ranks, what_if)
     setting = _setting(question.setting, fit, profile if direct else None, comm)
-    reference = profile.reference_setting if profile and direct and not fit else ("base" if "base" in comm.curves else next(iter(comm.curves), "base"))  # fmt: skip
+    reference = profile.reference_setting if profile and whole else ("base" if "base" in comm.curves else next(iter(comm.curves), "base"))  # fmt: skip
     system = System(priced_model, drafter, ranks, topology.gpu.memory_bandwidth_bytes_per_s, comm.curves, reference, comm.basis)  # fmt: skip
-    posterior, ids = _belief(system, setting, profile, direct and fit is None and not question.quant, direct)
+    posterior, ids = _belief(system, setting, profile, whole and not question.quant, direct)
+    inferred_here = setting.name in system.inferred([setting.name])
+    known_ratio = any(p.name == f"setting:{setting.name}" for p in (profile.parameters if profile and whole else []))
+    if inferred_here and not known_ratio and reference in comm.curves:
+        guessed = comm_room.guess(topology, ranks, setting, comm.curves[reference])
+        system = replace(system, guesses={setting.name: guessed})
     warnings += _cautions(fit, run, topology, comm, setting, system, profile, direct, ranks)
-    context = question.context or (profile.context_tokens if profile else DEFAULT_CONTEXT)
+    context = question.context if question.context is not None else (profile.context_tokens if profile else DEFAULT_CONTEXT)
     kept = profile if direct else None
+    same_pair = profile is not None and profile.model == model.name and question.drafter is None
+    acceptance = profile.acceptance if profile and same_pair and (run is None or question.profile) else None
     return Basis(system, posterior, ids, setting, topology, context, comm, kept, _text(profile, direct, fit, comm, topology),
-                 shipped, what_if, warnings)  # fmt: skip
+                 acceptance, shipped, what_if, warnings)  # fmt: skip
 
 
 def _fit_of(run: Run) -> Fit:
@@ -133,8 +143,9 @@ def _drafter(question: Question, model: Model, profile: Profile | None) -> Draft
 
 
 def _applies(
-    profile: Profile | None, model: Model, topology: Topology, ranks: int, question: Question, what_if: list[str]
-) -> bool:
+    profile: Profile | None, model: Model, topology: Topology, ranks: int, question: Question, run: Run | None,
+    what_if: list[str],
+) -> bool:  # fmt: skip
     """Whether the profile's points are of this very case; what differs is a what-if."""
     if profile is None:
         return False
@@ -145,9 +156,10 @@ def _applies(
         differs.append(f"machine {topology.name} (profile: {profile.topology})")
     if profile.num_ranks != ranks:
         differs.append(f"{ranks} ranks (profile: {profile.num_ranks})")
-    if question.profile or question.run is None:
+    if question.profile or run is None:
         what_if.extend(differs)
-    return not differs
+    elsewhere = run is not None and run.manifest.machine.topology is None and profile.run_id != run.manifest.run_id
+    return not differs and not elsewhere
 
 
 def _comm(fit: Fit | None, profile: Profile | None, topology: Topology, ranks: int, what_if: list[str]) -> Comm:
@@ -231,7 +243,7 @@ def _cautions(
         calibrated = direct and fit is None and any(p.name == f"setting:{setting.name}" for p in (profile.parameters if profile else []))  # fmt: skip
         found.append(
             f"no all-reduce curve of setting '{setting.name}' was measured: it is "
-            + ("inferred from engine points, extrapolated away from their message sizes" if calibrated else "taken as the reference curve with a wide interval")
+            + ("inferred from engine points, extrapolated away from their message sizes" if calibrated else "the reference curve times what NCCL's own cost model says of the two, with a wide interval")
         )  # fmt: skip
     if topology.links.kind == "nvlink" and fit is None and 1 < ranks <= 8:
         found.append("on NVLink, SGLang's own all-reduce carries decode-size messages unless it is disabled: NCCL settings then change nothing ('nccltune doctor')")  # fmt: skip

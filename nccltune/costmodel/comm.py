@@ -4,13 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nccltune.costmodel.curve import CommCurve, analytic_curve, curve_from_fit, curve_from_published
+from nccltune.costmodel.estimate import Estimate
 from nccltune.costmodel.ranks import extrapolate_ranks
 from nccltune.errors import NoBasisError
-from nccltune.schemas.common import weakest
+from nccltune.schemas.common import SOURCES, weakest
 from nccltune.schemas.fit import CurvePoint, Fit, SettingFit
-from nccltune.schemas.setting import BASE
+from nccltune.schemas.setting import BASE, Setting
 from nccltune.schemas.topology import Topology
 
 
@@ -65,6 +67,32 @@ def fit_comm(fit: Fit, num_ranks: int, links_kind: str) -> Comm:
         {n: extrapolate_ranks([c], num_ranks, links_kind, nvls=nvls) for n, c in curves.items()},
         "analytic", f"{note}; extrapolated to {num_ranks} ranks",
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RatioCurve:
+    """A setting nobody measured: the reference curve times what NCCL's own cost model says of the two settings."""
+
+    reference: CommCurve
+    asked: CommCurve
+    modelled_reference: CommCurve
+
+    def at(self, size_bytes: ArrayLike) -> Estimate:
+        """Return the estimate at each size; analytic at best."""
+        known = self.reference.at(size_bytes)
+        ratio = self.asked.at(size_bytes).value / self.modelled_reference.at(size_bytes).value
+        source = np.maximum(known.source, SOURCES.index("analytic")).astype(np.int8)
+        return Estimate(known.value * ratio, known.low * ratio, known.high * ratio, source)
+
+
+def guess(topology: Topology, num_ranks: int, setting: Setting, reference: CommCurve) -> RatioCurve:
+    """Guess an unmeasured setting's curve; raises NoBasisError where it leaves NCCL no algorithm."""
+    kind, capability = topology.links.kind, topology.gpu.compute_capability
+    asked, modelled = (
+        analytic_curve(kind, capability, num_ranks, s, topology.links.bandwidth_bytes_per_s)
+        for s in (setting, reference.setting)
+    )
+    return RatioCurve(reference, asked, modelled)
 
 
 def average(curves: Sequence[CommCurve]) -> CommCurve:

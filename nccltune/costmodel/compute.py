@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from nccltune.costmodel import experts, weights
 from nccltune.costmodel.priors import COMM_SPREAD, setting_exponent, setting_parameter
-from nccltune.costmodel.system import Rows, System
+from nccltune.costmodel.system import Curve, Rows, System
 from nccltune.costmodel.terms import Term
 from nccltune.schemas.common import SOURCES
 from nccltune.schemas.model import Model
@@ -122,6 +122,10 @@ def comm_terms(
     return [reduced, gathered]
 
 
+def _curve(system: System, setting: str) -> Curve:
+    return system.curves.get(setting) or system.guesses.get(setting) or system.curves[system.reference]
+
+
 def _curve_term(system: System, rows: Rows, size_bytes: Floats, name: str, group: str, count: float) -> Term:
     time_us = np.zeros(len(rows))
     source = np.zeros(len(rows), dtype=np.int8)
@@ -131,7 +135,7 @@ def _curve_term(system: System, rows: Rows, size_bytes: Floats, name: str, group
     explained = COMM_SPREAD[system.basis][0]
     for index, setting in enumerate(rows.settings):
         mask = rows.setting == index
-        estimate = system.curves.get(setting, system.curves[system.reference]).at(size_bytes[mask])
+        estimate = _curve(system, setting).at(size_bytes[mask])
         time_us[mask] = estimate.value
         source[mask] = estimate.source if setting in system.curves else np.maximum(estimate.source, ASSUMED)
         spread = np.log(np.maximum(estimate.high, 1e-9) / np.maximum(estimate.low, 1e-9)) / (2 * _NINETY)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from nccltune import registry
 from nccltune.costmodel.experts import distinct_experts
 from nccltune.costmodel.weights import (
     ParameterCounts,
@@ -13,37 +12,7 @@ from nccltune.costmodel.weights import (
     resident_bytes,
     weight_bytes,
 )
-from nccltune.errors import InputError, NccltuneError
 from nccltune.schemas.model import Drafter, Model
-
-
-def list_models() -> dict[str, Any]:
-    """Return every known model and drafter, one summary each; files that cannot be read become warnings."""
-    document: dict[str, Any] = {"schema": "nccltune.models", "schema_version": 1, "models": [], "drafters": []}
-    warnings: list[str] = []
-    for kind, key in (("model", "models"), ("drafter", "drafters")):
-        for name, path in registry.names(kind).items():
-            try:
-                record = registry.load_file(path, kind)
-            except NccltuneError as error:
-                warnings.append(str(error))
-                continue
-            summary = model_summary(record) if isinstance(record, Model) else {}
-            summary = drafter_summary(record) if isinstance(record, Drafter) else summary
-            document[key].append({**summary, "name": name, "file": str(path)})
-    return document | {"warnings": warnings}
-
-
-def show(name: str, *, num_ranks: int, num_tokens: list[int]) -> dict[str, Any]:
-    """Return everything about the model or drafter called ``name`` (file name, alias or path)."""
-    try:
-        return model_details(registry.load_model(name), num_ranks=num_ranks, num_tokens=num_tokens)
-    except InputError as not_a_model:
-        try:
-            drafter = registry.load_drafter(name)
-        except InputError:
-            raise not_a_model from None
-        return drafter_details(drafter, num_ranks=num_ranks)
 
 
 def model_summary(model: Model) -> dict[str, Any]:

@@ -69,9 +69,7 @@ def price(system: System, rows: Rows, posterior: Posterior, setting_ids: dict[st
     terms = terms_of(system, rows)
     theta, names, num = posterior.parameters, posterior.names, len(rows)
     groups = {g: add_up([t for t in terms if t.group == g], names, theta, num) for g in GROUPS}
-    return Priced(
-        rows, posterior, terms, groups, belief.correction(posterior, features_of(system, rows, setting_ids))
-    )
+    return Priced(rows, posterior, terms, groups, belief.correction(posterior, features_of(system, rows, setting_ids)))
 
 
 def features_of(system: System, rows: Rows, setting_ids: dict[str, int]) -> Features:

@@ -4,6 +4,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import median
 
 import numpy as np
 
@@ -72,6 +74,11 @@ class Cells:
         cells.spread = _spread(cells.found.values())
         return cells
 
+    @cached_property
+    def half_width(self) -> float:
+        """Relative half-width of one launch, once for all cells."""
+        return self.spread.half_width
+
     @property
     def timings(self) -> set[Timing]:
         """Timings that have at least one time."""
@@ -92,20 +99,19 @@ class Cells:
         """Median microseconds with its 90% interval and the choice in force for this very setting."""
         origin = self.canonical(key)
         if origin not in self._points:
-            self._points[origin] = _point(self.found[origin], self.spread)
+            self._points[origin] = _point(self.found[origin], self.half_width)
         point, choice = self._points[origin], self.found[key][0].choice
         return point if choice is point.choice else point.model_copy(update={"choice": choice or point.choice})
 
 
-def _point(launches: list[Measurement], spread: Spread) -> CurvePoint:
-    summaries = np.array([_summary(m) for m in launches])
-    time = float(np.median(summaries[:, 0]))
+def _point(launches: list[Measurement], half_width: float) -> CurvePoint:
+    """Median over the launches; ``half_width`` is the relative spread of one launch. Plain floats: runs have many cells."""
+    times, lows, highs = zip(*(_summary(m) for m in launches), strict=True)
+    time = median(times)
     shrink = 1 / math.sqrt(len(launches))
-    below, above = (
-        (summaries[:, 0] - summaries[:, 1]).mean() * shrink,
-        (summaries[:, 2] - summaries[:, 0]).mean() * shrink,
-    )
-    launch = spread.half_width * time * shrink
+    below = shrink * (sum(times) - sum(lows)) / len(launches)
+    above = shrink * (sum(highs) - sum(times)) / len(launches)
+    launch = shrink * half_width * time
     return CurvePoint(
         size_bytes=launches[0].size_bytes,
         time_us=time,

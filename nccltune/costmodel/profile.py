@@ -60,9 +60,7 @@ def setting_ids_of(profile: Profile) -> dict[str, int]:
 
 def curves_of(profile: Profile) -> dict[str, CommCurve]:
     """Communication curves kept in a profile, by setting name."""
-    return {
-        c.setting.name: curve_from_points(c.setting, c.points, profile.num_ranks, c.reason) for c in profile.curves
-    }
+    return {c.setting.name: curve_from_points(c.setting, c.points, profile.num_ranks, c.reason) for c in profile.curves}
 
 
 def settings_of(profile: Profile) -> dict[str, Setting]:

@@ -112,15 +112,22 @@ def _score(fit: SettingFit, columns: Columns, num_ranks: int) -> _Score | None:
 
     The spread from launch to launch moves all sizes of a setting together, so half-widths add up.
     """
-    size = columns.size_bytes[np.array(columns.decode, dtype=bool)]
-    if not fit.usable or not fit.points or not size.size:
+    if not fit.usable or not fit.points or not any(columns.decode):
         return None
-    curve = curve_from_points(fit.setting, fit.points, num_ranks, "")
-    if size[0] < curve.size_bytes[0] or size[-1] > curve.size_bytes[-1]:
-        return None
-    times = curve.at(size)
-    value = float(times.value.sum())
-    return _Score(value, value - float(times.low.sum()), float(times.high.sum()) - value)
+    if columns.labels:
+        keys = [str(tokens) for tokens in columns.decode_tokens]
+        if not all(key in fit.forward_us for key in keys):
+            return None
+        rows = [(fit.forward_us[key], *fit.forward_interval_us[key]) for key in keys]
+    else:
+        size = columns.size_bytes[np.array(columns.decode, dtype=bool)]
+        curve = curve_from_points(fit.setting, fit.points, num_ranks, "")
+        if size[0] < curve.size_bytes[0] or size[-1] > curve.size_bytes[-1]:
+            return None
+        times = curve.at(size)
+        rows = list(zip(times.value.tolist(), times.low.tolist(), times.high.tolist(), strict=True))
+    value, low, high = (sum(column) for column in zip(*rows, strict=True))
+    return _Score(value, value - low, high - value)
 
 
 def _is_base(fit: SettingFit) -> bool:

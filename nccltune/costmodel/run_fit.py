@@ -1,6 +1,7 @@
 """From a run to its fit: per setting a curve with intervals, pieces and leave-one-out error, ranked by the forward."""
 
 import datetime
+from pathlib import Path
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from nccltune.costmodel.pieces import fit_pieces
 from nccltune.costmodel.points import Cells
 from nccltune.costmodel.ranking import Columns, decode_columns, rank, with_forward
 from nccltune.errors import InputError, QualityError
+from nccltune.registry import load_model
 from nccltune.schemas.common import command_line
 from nccltune.schemas.fit import CurvePoint, Fit, LeaveOneOut, SettingFit
 from nccltune.schemas.measurement import Timing
@@ -63,6 +65,26 @@ def fit_run(run: Run, *, model: Model | None = None, timing: Timing | None = Non
         tied_with_best=ranking.tied,
         warnings=_warnings(manifest, cells, chosen, fits[chosen], columns),
     )
+
+
+def fit_folder(path: Path, *, model: str | None = None, timing: str | None = None) -> Fit:
+    """Load a run, fit it and write ``fit.json`` beside its measurements; without ``model`` the scan's own is used."""
+    run = Run.load(path)
+    known = next((t for t in TIMINGS if t == timing), None)
+    if timing is not None and known is None:
+        raise InputError(f"no timing is called '{timing}'", f"known: {', '.join(TIMINGS)}", "correct the timing")
+    name = model or run.manifest.model
+    try:
+        loaded = load_model(name) if name else None
+    except InputError as error:
+        if model:
+            raise
+        raise InputError(
+            f"the run's model '{name}' is not known here", str(error), "name one with --model, or its .toml file"
+        ) from error
+    result = fit_run(run, model=loaded, timing=known)
+    run.save_fit(result)
+    return result
 
 
 def _timing(cells: Cells, asked: Timing | None, where: str) -> Timing:

@@ -1,7 +1,7 @@
 """What is priced: a model (and drafter) on a machine, with the communication curve of each setting; and rows to price."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 import numpy as np
@@ -35,11 +35,15 @@ class Rows:
     settings: tuple[str, ...]
 
     @classmethod
-    def make(cls, batch_size: ArrayLike, draft_tokens: ArrayLike, context_tokens: ArrayLike, settings: Sequence[str]) -> Self:
+    def make(
+        cls, batch_size: ArrayLike, draft_tokens: ArrayLike, context_tokens: ArrayLike, settings: Sequence[str]
+    ) -> Self:
         """Build rows from broadcastable numbers and one setting name per row (or one for all)."""
         names = tuple(dict.fromkeys(settings))
         index = np.array([names.index(s) for s in settings], dtype=np.intp)
-        b, d, c, s = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, float)) for x in (batch_size, draft_tokens, context_tokens)), index)
+        b, d, c, s = np.broadcast_arrays(
+            *(np.atleast_1d(np.asarray(x, float)) for x in (batch_size, draft_tokens, context_tokens)), index
+        )
         return cls(b, d, c, s, names)
 
     @property
@@ -63,6 +67,8 @@ class System:
     reference: str
     basis: str
     """How the curves were obtained: measured, published or analytic (spread of the communication scale)."""
+    guesses: Mapping[str, Curve] = field(default_factory=dict)
+    """Curves of unmeasured settings by NCCL's own model; their ratio stays a free parameter, as without one."""
     skew: float = DEFAULT_SKEW
     correlation: float = 0.0
 

@@ -140,12 +140,11 @@ def _numa(facts: Facts) -> Finding:
 
 
 def _state(facts: Facts) -> Iterator[Finding]:
-    hot = {f"GPU{g.index}": g.throttle_reasons for g in facts.machine.gpus if g.throttle_reasons}
+    hot = [f"GPU{g.index} {'+'.join(g.throttle_reasons)}" for g in facts.machine.gpus if g.throttle_reasons]
     if hot:
-        said = ", ".join(f"{gpu} {'+'.join(reasons)}" for gpu, reasons in hot.items())
         yield warning(
             "clocks",
-            f"held down: {said}",
+            f"held down: {_some(hot)}",
             "times will drift and a prediction from them is off",
             "let the GPUs cool, check power limits and locked clocks",
         )

@@ -10,6 +10,9 @@ _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 MARK = "nccltune emit"
 """First words of every file written here: what 'emit -o' looks for before it replaces a file."""
 
+WRITTEN_FOR = "written for: NCCL "
+"""Header line that 'check' reads the NCCL version from."""
+
 
 @dataclass(frozen=True, slots=True)
 class Variable:

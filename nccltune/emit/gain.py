@@ -39,10 +39,9 @@ class Gain:
 
     def __str__(self) -> str:
         word = "faster" if self.percent >= 0 else "slower"
+        ends = (self.low, self.high) if self.percent >= 0 else (-self.high, -self.low)
         span = format_size(self.from_bytes) + (f" to {format_size(self.to_bytes)}" if self.num_sizes > 1 else "")
-        return (
-            f"{abs(self.percent):.1f}% {word} [{self.low:+.1f}, {self.high:+.1f}] over {span} ({self.num_sizes} sizes)"
-        )
+        return f"{abs(self.percent):.1f}% {word} [{ends[0]:.1f}, {ends[1]:.1f}] over {span} ({self.num_sizes} size{'s' if self.num_sizes > 1 else ''})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a JSON object."""

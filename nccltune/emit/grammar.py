@@ -169,13 +169,12 @@ def problems(variable: str, value: str, version: Version | None, line: int | Non
         return found
     starved = _starved(variable, lists, version)
     if starved and not (version is not None and version < PREFIXES):
-        unknown = version is None and lists.default is None
         advice = f"write {variable}={render(variable, value, version).value}"
         since = (
             "NCCL 2.31 and later leave" if lists.default is None else "since NCCL 2.24 there is no fallback: it leaves"
         )
         message = f"{variable}={value}: {since} {', '.join(starved)} without an algorithm"
-        found.append(finding("warning" if unknown else "problem", "starved-collectives", message, advice))
+        found.append(finding("problem", "starved-collectives", message, advice))
     if variable == "NCCL_PROTO" and names_ll128(value):
         found.append(
             finding("warning", "forced-ll128", "naming LL128 forces it on, also where NCCL keeps it off (PCIe): wrong data is possible (NVIDIA/nccl#790)",

@@ -56,7 +56,7 @@ def minimal_set(fit: Fit, setting: Setting, where: Where = lambda _: True) -> Mi
         )
         del env[name]
     for unit in _units(env):
-        evidence = _evidence(fit, env, unit, where)
+        evidence = _evidence(fit, env, setting.env, unit, where)
         for name in unit:
             result.kept[name] = evidence
             if evidence.gain is None:
@@ -109,13 +109,13 @@ def _powerless(env: dict[str, str]) -> list[str]:
     return [name for name in env if name in KNOBS and not set(KNOBS[name].protos) & set(used)]
 
 
-def _evidence(fit: Fit, env: dict[str, str], unit: tuple[str, ...], where: Where) -> Evidence:
-    """Own gain of a unit: against the kept set without it, else against the largest measured subset it was added to."""
-    full, less = entry_with(fit, env), entry_with(fit, _without(env, unit))
-    if full is not None and less is not None:
-        gain = compare(curve(fit, less), curve(fit, full), where)
+def _evidence(fit: Fit, env: dict[str, str], whole: dict[str, str], unit: tuple[str, ...], where: Where) -> Evidence:
+    """Own gain of a unit: against the kept set without it, the whole set without it, or the largest subset it was added to."""
+    for variables, how in ((env, "against the same set without it"), (whole, "against the full set without it")):
+        full, less = entry_with(fit, variables), entry_with(fit, _without(variables, unit))
+        gain = compare(curve(fit, less), curve(fit, full), where) if full is not None and less is not None else None
         if gain is not None:
-            return Evidence(gain, "against the same set without it")
+            return Evidence(gain, how)
     added = _added(fit, env, unit, where)
     if added is not None:
         gain, to = added

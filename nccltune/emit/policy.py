@@ -1,5 +1,6 @@
 """The best choice per size of a fit as rules for a tuner plugin, with a row for every collective and every size. Pure."""
 
+import math
 from dataclasses import dataclass
 
 from nccltune.emit.document import Rule
@@ -37,35 +38,22 @@ def rules(fit: Fit) -> tuple[list[Rule], list[str]]:
         notes.append(f"all-reduce above {last.size_bytes} B was not measured: Ring Simple on {most} channels")
         found[-1] = _rule(fit, "allreduce", found[-1].min_bytes, last.size_bytes, last)
         found.append(_rule(fit, "allreduce", last.size_bytes + 1, MAX_BYTES, _Best(0, "Ring", "Simple", most)))
-    # Where NCCL lacks the pair of an earlier row it goes on to the next: this row is for that case.
-    found.append(_rule(fit, "allreduce", 0, MAX_BYTES, _Best(0, "Ring", "Simple", most)))
     notes.append(
-        f"other collectives were not measured: Ring on {most} channels, LL up to {low_latency} B as for all-reduce, Simple above"
-        if low_latency
-        else f"other collectives were not measured: Ring Simple on {most} channels"
+        f"other collectives and rank counts were not measured: Ring on {most} channels, "
+        + (f"LL up to {low_latency} B as for all-reduce, Simple above" if low_latency else "Simple")
     )
-    for collective in COLLECTIVES:
-        if collective == "allreduce":
-            continue
+    # All-reduce too: for other rank counts, and where NCCL lacks the pair of an earlier row and goes on to the next.
+    for collective in ("allreduce", *(c for c in COLLECTIVES if c != "allreduce")):
         if low_latency:
-            found.append(_rule(fit, collective, 0, low_latency, _Best(0, "Ring", "LL", most)))
-        found.append(_rule(fit, collective, 0, MAX_BYTES, _Best(0, "Ring", "Simple", most)))
+            found.append(_rule(fit, collective, 0, low_latency, _Best(0, "Ring", "LL", most), anywhere=True))
+        found.append(_rule(fit, collective, 0, MAX_BYTES, _Best(0, "Ring", "Simple", most), anywhere=True))
     return found, notes
 
 
-def _rule(fit: Fit, collective: str, low: int, high: int, best: _Best) -> Rule:
-    # The measured rows hold for this rank count on one node; the catch-all must match any communicator.
-    anywhere = (low, high) == (0, MAX_BYTES) or collective != "allreduce"
-    return Rule(
-        collective,
-        low,
-        high,
-        best.algo,
-        best.proto,
-        best.num_channels,
-        -1 if anywhere else fit.num_ranks,
-        -1 if anywhere else 1,
-    )
+def _rule(fit: Fit, collective: str, low: int, high: int, best: _Best, *, anywhere: bool = False) -> Rule:
+    """One row; measured rows hold for the measured rank count on one node, the others for any communicator."""
+    ranks, nodes = (-1, -1) if anywhere else (fit.num_ranks, 1)
+    return Rule(collective, low, high, best.algo, best.proto, best.num_channels, ranks, nodes)
 
 
 def _best_per_size(fit: Fit) -> list[_Best]:
@@ -103,11 +91,11 @@ def _proto(text: str) -> str:
 
 
 def _bands(best: list[_Best]) -> list[tuple[int, int, _Best]]:
-    """Size ranges without gaps, equal neighbours joined; a boundary lies half way between two measured sizes."""
+    """Size ranges without gaps, equal neighbours joined; a boundary is the geometric mean of two measured sizes."""
     bands: list[tuple[int, int, _Best]] = []
     for number, item in enumerate(best):
-        low = 0 if number == 0 else (best[number - 1].size_bytes + item.size_bytes) // 2 + 1
-        high = MAX_BYTES if number == len(best) - 1 else (item.size_bytes + best[number + 1].size_bytes) // 2
+        low = 0 if number == 0 else math.isqrt(best[number - 1].size_bytes * item.size_bytes) + 1
+        high = MAX_BYTES if number == len(best) - 1 else math.isqrt(item.size_bytes * best[number + 1].size_bytes)
         previous = bands[-1] if bands else None
         if previous and (previous[2].algo, previous[2].proto, previous[2].num_channels) == (
             item.algo,

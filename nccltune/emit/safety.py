@@ -44,21 +44,15 @@ def engine_notes(engine_path: EnginePath | None) -> list[Note]:
     return [Note("engine-path", text, do)]
 
 
-def prefill_notes(prefill: Gain | None, max_cost_percent: float, *, accepted: bool, has_gain: bool) -> list[Note]:
-    """The gain at decode costs more than ``max_cost_percent`` at prefill sizes; ``accepted``: the user said decode only."""
+def prefill_notes(prefill: Gain | None, max_cost_percent: float, *, accepted: bool) -> list[Note]:
+    """The gain at decode costs more than ``max_cost_percent`` at prefill sizes; ``accepted``: the user stated an objective."""
     if prefill is None:
-        return [Note("prefill-unknown", "prefill sizes were not measured: a setting good at decode can cost much there",
-                     "scan with --tokens 1-16,1024,4096 to know")] if has_gain else []  # fmt: skip
+        text = "prefill sizes were not measured: a setting good at decode can cost much there"
+        return [Note("prefill-unknown", text, "scan with --tokens 1-16,1024,4096 to know")]
     if prefill.is_loss and -prefill.percent > max_cost_percent:
-        do = "choose --objective both:0.5, a per-size policy (--format tuner-csv), or accept it with --objective decode or --force"
-        return [
-            Note(
-                "prefill-cost",
-                f"prefill sizes get slower: {prefill}; the limit is {max_cost_percent:g}%",
-                do,
-                hard=not accepted,
-            )
-        ]
+        text = f"prefill sizes pay for it: {prefill}; the limit is {max_cost_percent:g}%"
+        do = "choose --objective both:0.5, a per-size policy (--format tuner-csv), or accept it with --objective decode"
+        return [Note("prefill-cost", text, "" if accepted else do, hard=not accepted)]
     return []
 
 

@@ -57,7 +57,7 @@ def select(fit: Fit, text: str, objective: Objective, bytes_per_token: int | Non
     if unusable is not None and entry_with(fit, setting.env) is None and setting.env:
         raise QualityError(f"the setting '{unusable.setting.name}' is not usable in this run", unusable.reason or "its measurement failed",
                            "choose another setting, or measure it again")  # fmt: skip
-    selection = _measured(fit, setting, limit)
+    selection = against_base(fit, setting, limit)
     if selection.entry is None and setting.env:
         near = ", ".join(s.setting.name for s in fit.settings if s.usable)[:200]
         note = f"'{setting.name}' was not measured in this run; measured: {near}"
@@ -80,7 +80,8 @@ def named_only(text: str) -> Selection:
     return Selection(setting, notes=(f"{source}: not measured on this machine",) if setting.env else ())
 
 
-def _measured(fit: Fit, setting: Setting, limit: int) -> Selection:
+def against_base(fit: Fit, setting: Setting, limit: int) -> Selection:
+    """Measure exactly this setting against the base, as far as the run has both."""
     entry, base = entry_with(fit, setting.env), entry_with(fit, {})
     if entry is None or base is None or not setting.env:
         return Selection(setting, entry)
@@ -106,7 +107,7 @@ def _best(fit: Fit, objective: Objective, limit: int) -> Selection:
     scored = []
     for entry in fit.settings:
         if entry.usable and entry.timing == fit.timing and entry.setting.env:
-            found = _measured(fit, entry.setting, limit)
+            found = against_base(fit, entry.setting, limit)
             score = weighted(found.decode, found.prefill, objective.decode_weight)
             if score is not None:
                 scored.append((score, found))
@@ -136,7 +137,7 @@ def _best_at_decode(fit: Fit, limit: int) -> Selection:
         )
     if not entry.setting.env:
         return nothing
-    found = _measured(fit, entry.setting, limit)
+    found = against_base(fit, entry.setting, limit)
     if found.decode is not None and not found.decode.is_gain:
         note = f"the gain over decode sizes is within noise: {found.decode}"
         return Selection(found.setting, found.entry, found.decode, found.prefill, (note,), tuple(fit.tied_with_best))

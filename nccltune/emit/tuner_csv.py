@@ -10,7 +10,10 @@ from nccltune.emit.findings import Reading, lines_of, parsed
 from nccltune.errors import InputError
 
 NAME = "tuner-csv"
-USE = "export NCCL_TUNER_PLUGIN=/path/libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE=/path/FILE"
+USE = (
+    "export NCCL_TUNER_PLUGIN=/path/libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE=/path/FILE, "
+    "and leave NCCL_ALGO and NCCL_PROTO unset: they beat the plugin"
+)
 COLLECTIVES = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 ALGOS = {"tree": "Tree", "ring": "Ring", "collnet_direct": "CollNetDirect", "collnet_chain": "CollNetChain", "nvls": "NVLS",
          "nvls_tree": "NVLSTree", "pat": "PAT"}  # fmt: skip

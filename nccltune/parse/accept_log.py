@@ -1,26 +1,18 @@
-"""Accept lengths from an engine's own text: SGLang logs and metrics, bench results, vLLM's SpecDecoding lines.
+"""The accept length that an engine's own text tells, for a prediction: mean, drafts per verify, rates by position.
 
-Only accept lengths are used: printed rates have two definitions (with and without the bonus token) across versions.
+Only lengths and per-position counts are used; a printed rate has two definitions (with and without the bonus token).
 """
 
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nccltune.errors import InputError
+from nccltune.parse.engine_log import EngineLog, parse_engine_log
 
-_SGLANG = re.compile(r"Decode batch.*?accept len: (\d+(?:\.\d+)?)")
-_DECODE = re.compile(r"Decode batch[.,]")
-_GAUGE = re.compile(r"^sglang:spec_accept_length(?:\{([^}]*)\})?\s+(\S+)", re.MULTILINE)
-_DRAFT_GAUGE = re.compile(r"^sglang:spec_num_draft_tokens(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
-_BENCH = re.compile(r"^Accept length:\s+(\d+(?:\.\d+)?)", re.MULTILINE)
-_VLLM = re.compile(r"SpecDecoding metrics:.*")
-_VLLM_LENGTH = re.compile(r"Mean acceptance length: (\d+(?:\.\d+)?)")
-_VLLM_COUNTS = re.compile(r"Accepted: (\d+) tokens, Drafted: (\d+) tokens")
-_VLLM_POSITIONS = re.compile(r"Per-position acceptance rate: ([\d., ]+)")
-_SGLANG_ARGS = re.compile(r"speculative_num_(draft_tokens|steps)=(\d+)")
 _MAX_BYTES = 512 * 1024 * 1024
+_DRAFT_TOKENS = re.compile(r"speculative_num_(draft_tokens|steps)['\"]?[=:]\s*(\d+)")
+_DRAFT_GAUGE = re.compile(r"^sglang:spec_num_draft_tokens(?:\{[^}]*\})?\s+(\d+(?:\.0*)?)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +21,10 @@ class AcceptLog:
 
     mean: float
     values: list[float]
-    form: str
     num_drafts: int | None = None
     """Drafts per verify, where the text tells."""
     survival: list[float] | None = None
+    """Rates by position, where it prints them (vLLM): survival, weighted by drafted tokens."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -46,91 +38,44 @@ def read_accept_log(path: Path) -> AcceptLog:
         raise InputError(f"{path} does not exist", "", "check the path") from None
     except OSError as error:
         raise InputError(f"cannot read {path}", str(error), "check the path and its permissions") from error
-    return parse_accept_log(text, str(path))
+    return accept_log(text, str(path))
 
 
-def parse_accept_log(text: str, where: str) -> AcceptLog:
-    """Find the accept lengths in an engine's text, whichever of the known forms it has."""
-    text = text.replace("\r\n", "\n")
-    for reader in (_vllm, _gauges, _bench_lines, _bench_text, _sglang):
-        found = reader(text)
-        if found is not None:
-            return found
-    if _DECODE.search(text):
-        raise InputError(f"{where} has decode lines without an accept length", "the server ran without speculation, or before it printed them", "give a log of a server with speculation on")  # fmt: skip
-    raise InputError(
-        f"{where} has no accept length",
-        "known: SGLang decode lines and metrics, bench_serving output, vLLM SpecDecoding lines",
-        "give one of these, or --accept-length",
-    )
-
-
-def _sglang(text: str) -> AcceptLog | None:
-    values = [float(v) for v in _SGLANG.findall(text)]
-    drafts = {int(n) - 1 if what == "draft_tokens" else int(n) for what, n in _SGLANG_ARGS.findall(text)}
-    return _result(values, "SGLang decode lines", drafts.pop() if len(drafts) == 1 else None)
-
-
-def _gauges(text: str) -> AcceptLog | None:
-    found = [(labels, _number(value)) for labels, value in _GAUGE.findall(text)]
-    unified = [v for labels, v in found if 'engine_type="unified"' in labels]
-    other = [v for labels, v in found if 'engine_type="draft"' not in labels]
-    values = [v for v in (unified or other) if v is not None and v > 0]
-    tokens = [v for v in map(_number, _DRAFT_GAUGE.findall(text)) if v is not None and v >= 2]
-    return _result(values, "SGLang metrics", int(tokens[0]) - 1 if tokens else None)
-
-
-def _bench_lines(text: str) -> AcceptLog | None:
-    lines = [line for line in text.splitlines() if line.lstrip().startswith("{")]
-    values = []
-    for line in lines:
-        try:
-            value = json.loads(line).get("accept_length")
-        except (ValueError, AttributeError):
-            continue  # a line cut by a crash, or another program's
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            values.append(float(value))
-    return _result(values, "bench_serving results", None)
-
-
-def _bench_text(text: str) -> AcceptLog | None:
-    return _result([float(v) for v in _BENCH.findall(text)], "bench_serving output", None)
-
-
-def _vllm(text: str) -> AcceptLog | None:
-    values, weights, positions = [], [], []
-    for line in _VLLM.findall(text):
-        length, counts, rates = _VLLM_LENGTH.search(line), _VLLM_COUNTS.search(line), _VLLM_POSITIONS.search(line)
-        if length is None:
-            continue
-        values.append(float(length.group(1)))
-        weights.append(float(counts.group(2)) if counts else 1.0)
-        if rates:
-            positions.append([float(r) for r in rates.group(1).strip(" ,").split(",")])
-    if not values:
-        return None
-    mean = sum(v * w for v, w in zip(values, weights, strict=True)) / max(sum(weights), 1e-12)
-    widths = {len(p) for p in positions}
-    survival = None
-    if len(positions) == len(values) and len(widths) == 1 and sum(weights) > 0:
-        columns = zip(*positions, strict=True)
-        survival = [sum(r * w for r, w in zip(c, weights, strict=True)) / sum(weights) for c in columns]
-    return AcceptLog(mean, values, "vLLM SpecDecoding lines", widths.pop() if len(widths) == 1 else None, survival)
-
-
-def _result(values: list[float], form: str, num_drafts: int | None) -> AcceptLog | None:
-    good = [v for v in values if v >= 1.0]
+def accept_log(text: str, where: str) -> AcceptLog:
+    """Find the accept lengths in an engine's text: SGLang logs, metrics and results, vLLM's SpecDecoding lines."""
+    log = parse_engine_log(text)
+    good = [v for v in log.accept_lengths if v >= 1.0]
     if not good:
-        return None
-    warnings = [f"{len(values) - len(good)} accept lengths below 1 left out: impossible with the bonus token"] if len(good) < len(values) else []  # fmt: skip
-    if len(good) > 1 and form == "bench_serving results" and max(good) - min(good) > 0.02 * max(good):
-        warnings.append("the file holds several runs with different accept lengths: their mean is used")
-    return AcceptLog(sum(good) / len(good), good, form, num_drafts, None, warnings)
+        decoded = " (it has decode lines, of a server without speculation)" if log.decode_lines else ""
+        raise InputError(
+            f"{where} has no accept length{decoded}",
+            "known: SGLang decode lines and metrics, bench_serving output, vLLM SpecDecoding lines",
+            "give a log of a server with speculation on, or --accept-length",
+        )
+    warnings = [w for w in log.warnings if "accept" in w]
+    if len(good) < len(log.accept_lengths):
+        warnings.append(f"{len(log.accept_lengths) - len(good)} accept lengths below 1 left out: impossible with the bonus token")  # fmt: skip
+    survival = _survival(log)
+    mean, num_drafts = sum(good) / len(good), _num_drafts(text)
+    if survival is not None:
+        mean, num_drafts = 1 + sum(survival), len(survival)
+    return AcceptLog(mean, good, num_drafts, survival, warnings)
 
 
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
+def _survival(log: EngineLog) -> list[float] | None:
+    """Mean of the per-position rates, where every line has equally many."""
+    lines = [r for r in log.results if r.get("per_position_rate")]
+    widths = {len(r["per_position_rate"]) for r in lines}
+    if len(widths) != 1:
         return None
-    return value if value == value and abs(value) != float("inf") else None
+    weights = [float(r.get("num_drafted") or 1) for r in lines]
+    columns = zip(*(r["per_position_rate"] for r in lines), strict=True)
+    return [sum(v * w for v, w in zip(column, weights, strict=True)) / sum(weights) for column in columns]
+
+
+def _num_drafts(text: str) -> int | None:
+    """Drafts per verify from the server's arguments or metrics, if they agree on one number."""
+    found = {int(n) - 1 if what == "draft_tokens" else int(n) for what, n in _DRAFT_TOKENS.findall(text)}
+    found |= {int(float(n)) - 1 for n in _DRAFT_GAUGE.findall(text)}
+    found.discard(0)
+    return found.pop() if len(found) == 1 else None

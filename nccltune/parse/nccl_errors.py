@@ -105,7 +105,7 @@ def _invalid_usage(text: str) -> Failure | None:
     algorithm that the machine lacks fails at the first collective, after the table's heading.
     """
     failure = _TEST_FAILURE.search(text)
-    if failure is None or not failure.group(2).startswith("invalid usage"):
+    if failure is None or not failure.group(2).startswith("invalid usage") or "nThread" not in text:
         return None
     said = f"{failure.group(0).strip()}"
     heading = _TABLE_HEADER.search(text)

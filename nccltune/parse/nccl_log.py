@@ -48,7 +48,7 @@ class LogChoice:
     def to_json(self) -> dict[str, Any]:
         """Return the fields that ``import --json`` promises, and what else this version printed."""
         result: dict[str, Any] = {
-            "collective": self.collective,
+            "collective": self.collective or None,
             "size_bytes": self.size_bytes,
             "algo": self.algo,
             "proto": self.proto,

@@ -19,26 +19,6 @@ def proto_name(text: str) -> str:
     return _name(text, PROTOS, _PROTO_SPELLINGS)
 
 
-def allowed(value: str, names: tuple[str, ...], collective: str = "allreduce") -> set[str] | None:
-    """Names that an NCCL_ALGO or NCCL_PROTO value allows for one collective; None where it says nothing about it.
-
-    Grammar since 2.24 (NVIDIA/nccl src/graph/tuning.cc): ``list[;func:list]...``; a leading ``^`` inverts a list.
-    """
-    result: set[str] | None = None
-    for number, part in enumerate(p.strip() for p in value.split(";")):
-        head, colon, tail = part.partition(":")
-        if colon and head.strip().lower() != collective:
-            continue
-        if not colon and number:
-            return None
-        listed = (tail if colon else head).strip()
-        inverted = listed.startswith("^")
-        spellings = {name.lower(): name for name in names}
-        chosen = {spellings.get(token.strip().lower(), token.strip()) for token in listed.lstrip("^").split(",")}
-        result = set(names) - chosen if inverted else chosen
-    return result
-
-
 def _name(text: str, by_number: tuple[str, ...], spellings: dict[str, str]) -> str:
     text = text.strip()
     if text.isdigit():

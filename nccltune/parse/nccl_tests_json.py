@@ -1,6 +1,7 @@
 """nccl-tests reports as JSON (-J, version 3). The whole environment is in such a file: only NCCL's own variables leave this module."""
 
 import json
+import math
 import re
 from typing import Any
 
@@ -99,13 +100,13 @@ def _row(entry: object) -> Row | None:
 
 def _timing(entry: object) -> Timing | None:
     data = _dict(entry)
-    time = _float(data.get("time", data.get("cpu_time")))
-    if time is None:
+    if not data:
         return None
+    time = _float(data.get("time", data.get("cpu_time")))
     wrong = data.get("nwrong")
     value = _float(wrong)
     return Timing(
-        time_us=time,
+        time_us=time if time is not None else math.nan,
         algbw_gb_s=_float(data.get("alg_bw")),
         busbw_gb_s=_float(data.get("bus_bw")),
         # A count of wrong elements that is "nan" is no proof of right results.

@@ -1,5 +1,6 @@
 """The record of one nccl-tests run, and the judgement of it: is it usable, and if not, why not. Text and JSON end here."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -40,7 +41,7 @@ class Timing:
     def to_json(self) -> dict[str, Any]:
         """Return the fields of ``import --json``."""
         result: dict[str, Any] = {
-            "time_us": self.time_us,
+            "time_us": self.time_us if math.isfinite(self.time_us) else None,
             "algbw_gb_s": self.algbw_gb_s,
             "busbw_gb_s": self.busbw_gb_s,
             "num_wrong": self.num_wrong,
@@ -234,6 +235,8 @@ def _refusal(run: NcclTestsRun) -> Failure | None:
         return Failure(kind="layout", message="the report gives CPU time (-C), not the time of the collective")
     if run.num_unread_rows and not run.rows:
         return Failure(kind="layout", message=f"{run.num_unread_rows} rows in a layout that is not known")
+    if run.is_finished and not run.rows:
+        return Failure(kind="layout", message="the closing lines are there, but no row before them can be read")
     return None
 
 

@@ -80,7 +80,7 @@ class RowReader:
             return
         head, numbers, pieces, width = self._head, self._numbers, self._pieces, self._width()
         self._head, self._numbers, self._pieces = None, [], 0
-        if self.layout is not None and not self.layout.is_known or len(numbers) > 2 * width:
+        if (self.layout is not None and not self.layout.is_known) or len(numbers) > 2 * width:
             self.num_unread += 1
             return
         size_bytes, count, dtype, redop, root = head

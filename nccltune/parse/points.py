@@ -45,7 +45,7 @@ def parse_points(text: str, where: str, known: Mapping[str, Setting] | None = No
     return points
 
 
-def parse_point(text: str) -> Point:
+def parse_point(text: str, known: Mapping[str, Setting] | None = None) -> Point:
     """Read ``decode:1:11.26`` (phase, batch, ms), ``verify:1:3:18.67`` (draft tokens before ms), ``@setting`` after it."""
     body, _, setting = text.partition("@")
     parts = [part.strip() for part in body.split(":")]
@@ -56,7 +56,7 @@ def parse_point(text: str) -> Point:
     if len(parts) == 4:
         row["draft_tokens"] = parts[2]
     try:
-        return _point(row, "--point", 0, None)
+        return _point(row, "--point", 0, known)
     except InputError as error:
         raise InputError(f"'{text}' is not a point", error.why or error.what, advice) from None
 

@@ -115,4 +115,5 @@ class Prediction(Strict):
     """For SGLang's --speculative-adaptive-config: candidate steps by batch size."""
     findings: list[str] = Field(default_factory=list)
     explain: list[TermLine] | None = None
+    explained_row: Row | None = None
     warnings: list[str] = Field(default_factory=list)

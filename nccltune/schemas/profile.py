@@ -75,6 +75,8 @@ class Profile(Strict):
     model: str
     drafter: str | None
     topology: str
+    run_id: str | None = None
+    """Run whose curves it holds."""
     machine: str
     """Fingerprint of the measured machine, or a description where the points are published ones."""
     engine: str

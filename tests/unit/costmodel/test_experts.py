@@ -42,7 +42,8 @@ def test_capped_skew_by_hand():
 def test_inclusion_is_a_probability_and_adds_up_to_top_k(m, skew):
     q = inclusion_probabilities(m, skew)
     assert q.sum() == pytest.approx(m.top_k, rel=1e-9)
-    assert np.all((q >= 0) & (q <= 1)) and np.all(np.diff(q) <= 1e-15)
+    assert np.all((q >= 0) & (q <= 1))
+    assert np.all(np.diff(q) <= 1e-15)
 
 
 @given(moes, skews, st.floats(0, 1))

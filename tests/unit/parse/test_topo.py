@@ -28,9 +28,7 @@ def read(name: str) -> TopoMatrix:
         ("h200-x2", 2, 0, {"GPU0-GPU1": "NV18"}, "NV18"),
     ],
 )
-def test_real_matrices(
-    name: str, num_gpus: int, num_nics: int, links: dict[str, str], worst: str | None
-) -> None:
+def test_real_matrices(name: str, num_gpus: int, num_nics: int, links: dict[str, str], worst: str | None) -> None:
     matrix = read(name)
     assert len(matrix.gpus) == num_gpus
     assert len(matrix.nics) == num_nics
@@ -123,7 +121,9 @@ def test_prose_before_the_matrix_is_passed_over() -> None:
 
 
 def test_cards_named_by_the_kernel() -> None:
-    matrix = parse_topo("\tGPU0\tGPU1\tmlx5_bond_0\tCPU Affinity\nGPU0\t X \tSYS\tNODE\t0-7\nGPU1\tSYS\t X \tPIX\t8-15\n")
+    matrix = parse_topo(
+        "\tGPU0\tGPU1\tmlx5_bond_0\tCPU Affinity\nGPU0\t X \tSYS\tNODE\t0-7\nGPU1\tSYS\t X \tPIX\t8-15\n"
+    )
     assert matrix.nics == ["mlx5_bond_0"]
     assert matrix.nic_links == {"GPU0": {"mlx5_bond_0": "NODE"}, "GPU1": {"mlx5_bond_0": "PIX"}}
 

@@ -1,0 +1,95 @@
+"""One program of somebody else, run to its end or to a time limit: its own process group, its output kept within bounds."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+# What a CUDA program needs. Nothing else is passed on: nccl-tests writes its whole environment into its JSON report.
+_PASSED = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "HOME", "USER", "TMPDIR", "LANG", "LC_ALL", "XDG_RUNTIME_DIR")
+_PASSED_PREFIXES = ("CUDA_", "NVIDIA_")
+_KEEP_BYTES = 1 << 20
+_GRACE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChildResult:
+    """How a program ended. ``returncode`` is negative for a signal; ``output`` is stdout and stderr together."""
+
+    returncode: int
+    output: str
+    seconds: float
+    is_timed_out: bool = False
+
+
+def clean_environment(nccl: dict[str, str]) -> dict[str, str]:
+    """Return the environment of a child: a short list of this process's variables, and exactly the given NCCL ones."""
+    env = {k: v for k, v in os.environ.items() if k in _PASSED or k.startswith(_PASSED_PREFIXES)}
+    return {**env, "CUDA_DEVICE_MAX_CONNECTIONS": env.get("CUDA_DEVICE_MAX_CONNECTIONS", "8"), **nccl}
+
+
+def run_child(argv: list[str], env: dict[str, str], timeout_s: float, cwd: Path | None = None) -> ChildResult:
+    """Run ``argv`` and return how it ended; past the limit its whole process group is killed. Raises OSError."""
+    started = time.monotonic()
+    process = subprocess.Popen(
+        argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )  # fmt: skip
+    assert process.stdout is not None
+    output = _Output(process.stdout)
+    is_timed_out = False
+    try:
+        process.wait(timeout=max(timeout_s, 0.0))
+    except subprocess.TimeoutExpired:
+        is_timed_out = True
+    finally:
+        # Also after an interrupt, and for what a finished program left running: nothing of the group survives.
+        _kill_group(process)
+        text = output.close()
+    return ChildResult(process.returncode, text, time.monotonic() - started, is_timed_out)
+
+
+class _Output:
+    """Reads a pipe to its end in a thread, keeping the first and the last megabyte."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._is_cut = False
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def close(self) -> str:
+        """Return what was read; a process outside the group that still holds the pipe is not waited for."""
+        self._thread.join(timeout=_GRACE_S)
+        if not self._thread.is_alive():
+            self._pipe.close()
+        middle = b"\n" if self._is_cut else b""
+        return (bytes(self._head) + middle + bytes(self._tail)).decode("utf-8", errors="replace")
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while chunk := os.read(self._pipe.fileno(), 1 << 16):
+                room = _KEEP_BYTES - len(self._head)
+                self._head += chunk[:room] if room > 0 else b""
+                self._tail += chunk[max(room, 0) :]
+                if len(self._tail) > 2 * _KEEP_BYTES:
+                    self._is_cut = True
+                    del self._tail[:-_KEEP_BYTES]
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End the process group: politely, then by force. Its leader's id is the group's id."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_GRACE_S)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

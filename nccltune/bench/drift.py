@@ -1,0 +1,46 @@
+"""The drift monitor: the base measured again and again, and what that says about the cases in between."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nccltune import stats
+from nccltune.schemas.measurement import Measurement
+
+# A window whose base moved by more is flagged. The probes' launch-to-launch spread of one setting on 2x H200 stays
+# within 2% (docs/measuring.md), so 3% is not sampling noise.
+MAX_DRIFT = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How the base moved between its first measurement and a repetition, at one size."""
+
+    size_bytes: int
+    relative: float
+    order: int
+    flagged: bool
+
+    def text(self) -> str:
+        """One line for people."""
+        return f"the base moved by {100 * self.relative:+.1f}% at {self.size_bytes} B by case {self.order}"
+
+
+def drift(first: Measurement, repeat: Measurement) -> Drift:
+    """Compare a repetition with the first measurement of the same size."""
+    a, b = np.asarray(repeat.samples_us), np.asarray(first.samples_us)
+    base = float(np.median(b))
+    relative = (float(np.median(a)) - base) / base if base > 0 else 0.0
+    moved = stats.compare(a, b, same_within=MAX_DRIFT) in ("faster", "slower")
+    return Drift(first.size_bytes, relative, repeat.order, moved and abs(relative) > MAX_DRIFT)
+
+
+def spread(measurements: list[Measurement]) -> float:
+    """Largest relative distance of a repetition from the base's first measurement; 0 without repetitions."""
+    first = {m.size_bytes: m for m in measurements if m.setting.name == "base" and not m.repeat and m.status == "ok"}
+    moves = [
+        abs(drift(first[m.size_bytes], m).relative)
+        for m in measurements
+        if m.repeat and m.status == "ok" and m.size_bytes in first and m.timing == first[m.size_bytes].timing
+    ]
+    return max(moves, default=0.0)

@@ -1,0 +1,298 @@
+"""Fit the parameters of the cost model to engine points: the most probable values under the priors, and their spread."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nccltune import registry
+from nccltune.costmodel.basis import DEFAULT_CONTEXT
+from nccltune.costmodel.comm import Comm, fit_comm, to_setting_fit, topology_comm
+from nccltune.costmodel.forward import GROUPS, features_of, terms_of
+from nccltune.costmodel.posterior import NOISE, SPREAD, DRAFT, Features, Posterior, Seen, correction, point_covariance
+from nccltune.costmodel.priors import Prior, all_priors
+from nccltune.costmodel.system import Rows, System
+from nccltune.costmodel.terms import Sum, Term, add_up
+from nccltune.errors import InputError, QualityError
+from nccltune.parse.points import parse_point, read_points
+from nccltune.schemas.common import header
+from nccltune.schemas.model import Model
+from nccltune.schemas.points import Point
+from nccltune.schemas.profile import (
+    SCHEMA,
+    SCHEMA_VERSION,
+    Discrepancy,
+    FittedPoint,
+    Parameter,
+    Profile,
+    ProfileAcceptance,
+)
+from nccltune.schemas.setting import Setting
+from nccltune.schemas.topology import Topology
+from nccltune.store import Run
+
+Floats = NDArray[np.float64]
+
+_PHASE_GROUPS = {
+    "decode": ("comm", "compute", "overhead"),
+    "verify": ("comm", "compute", "overhead"),
+    "draft": ("draft",),
+    "cycle": GROUPS,
+}
+# Weight of the belief about the scatter, in points: with four, a misfit twice as large as believed in two points
+# raises the variance by half.
+_SCALE_WEIGHT = 4.0
+_SCALE_RANGE = (0.5, 6.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A fitted posterior, and what it says at the points."""
+
+    posterior: Posterior
+    setting_ids: dict[str, int]
+    model_ms: Floats
+    fitted_ms: Floats
+
+
+def calibrate_points(system: System, points: Sequence[Point], default_context: int) -> Calibration:
+    """Fit every parameter to the points. Raises InputError for no points, QualityError if the fit fails."""
+    if not points:
+        raise InputError("there are no points to calibrate on", "", "give --points FILE or --point decode:1:11.26")
+    names = [p.setting.name for p in points]
+    rows = Rows.make(
+        [p.batch_size for p in points],
+        [p.draft_tokens for p in points],
+        [context_of(p, default_context) for p in points],
+        names,
+    )
+    setting_ids = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    prior = Posterior.from_priors(all_priors(system.model, system.basis, system.inferred(names)))
+    features = _with_draft_kind(features_of(system, rows, setting_ids), points)
+    measured = np.log([p.time_ms for p in points])
+    terms = _PhaseTerms(terms_of(system, rows), [p.phase for p in points])
+    theta, covariance = _most_probable(prior, terms, measured, point_covariance(features))
+    fitted = replace(prior, theta=theta)
+    total = terms.total(fitted)
+    residual = measured - np.log(total.value)
+    gradient = total.gradient / total.value[:, None]
+    whole = point_covariance(features)
+    misfit = float(residual @ np.linalg.solve(whole, residual))
+    scale = float(np.clip((_SCALE_WEIGHT + misfit) / (_SCALE_WEIGHT + len(points)), *_SCALE_RANGE))
+    fitted = replace(fitted, covariance=covariance, seen=Seen(features, residual, gradient), scale=scale)
+    return Calibration(fitted, setting_ids, total.value, total.value * correction(fitted, features).factor)
+
+
+def context_of(point: Point, default_context: int) -> int:
+    """Context of a point, or the default where the file does not say."""
+    return default_context if point.context_tokens is None else point.context_tokens
+
+
+class _PhaseTerms:
+    """Terms of each point's phase: a draft point holds only the drafter, a verify point only the target."""
+
+    def __init__(self, terms: Sequence[Term], phases: Sequence[str]) -> None:
+        self._terms = terms
+        self._masks = {g: np.array([g in _PHASE_GROUPS[p] for p in phases], dtype=float) for g in GROUPS}
+        self._num = len(phases)
+
+    def total(self, posterior: Posterior) -> Sum:
+        """Milliseconds and gradient at every point."""
+        result: Sum | None = None
+        for group, mask in self._masks.items():
+            part = add_up([t for t in self._terms if t.group == group], posterior.names, posterior.parameters, self._num)  # fmt: skip
+            part = Sum(part.value * mask, part.gradient * mask[:, None], part.variance * mask)
+            result = part if result is None else result + part
+        assert result is not None
+        return result
+
+
+def _with_draft_kind(features: Features, points: Sequence[Point]) -> Features:
+    kind = features.kind.copy()
+    kind[[p.phase == "draft" for p in points]] = DRAFT
+    return replace(features, kind=kind)
+
+
+def _most_probable(prior: Posterior, terms: _PhaseTerms, measured: Floats, scatter: Floats) -> tuple[Floats, Floats]:
+    from scipy.optimize import least_squares
+
+    center, spread = prior.theta, np.sqrt(np.diag(prior.covariance))
+    whiten = np.linalg.inv(np.linalg.cholesky(scatter))
+
+    def residuals(theta: Floats) -> Floats:
+        value = np.maximum(terms.total(replace(prior, theta=theta)).value, 1e-12)
+        return np.concatenate([whiten @ (measured - np.log(value)), (theta - center) / spread])
+
+    def jacobian(theta: Floats) -> Floats:
+        total = terms.total(replace(prior, theta=theta))
+        slope = total.gradient / np.maximum(total.value, 1e-12)[:, None]
+        return np.vstack([-whiten @ slope, np.diag(1.0 / spread)])
+
+    found: Any = least_squares(residuals, center, jac=jacobian, method="trf", x_scale=spread, max_nfev=500)
+    if not found.success or not np.isfinite(found.x).all():
+        raise QualityError("the calibration did not converge", str(found.message), "check the times of the points")
+    return np.asarray(found.x, float), np.linalg.inv(found.jac.T @ found.jac)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to calibrate. ``topology``, ``drafter``, ``ranks``: from the run or the model file where not given."""
+
+    model: str
+    points: tuple[Point, ...]
+    run: Path | None = None
+    topology: str | None = None
+    drafter: str | None = None
+    ranks: int | None = None
+    engine: str = ""
+    context: int = DEFAULT_CONTEXT
+    name: str = ""
+    allow_mixed: bool = False
+    inputs: tuple[str, ...] = ()
+
+
+def calibrate(request: Request) -> Profile:
+    """Fit engine points into a profile. Raises InputError where points of different engines are mixed unsaid."""
+    points = [p for p in request.points if p.use != "score"]
+    engine, warnings = _one_engine(points, request)
+    run = Run.load(request.run) if request.run else None
+    fit = run.load_fit() if run else None
+    if run is not None and fit is None:
+        raise InputError(f"run {run.path} has no fit yet", "", f"run: nccltune fit {run.path}")
+    model = registry.load_model(request.model)
+    name = request.topology or (run.manifest.machine.topology if run else None)
+    if name is None:
+        raise InputError("the machine is not known", "no --topology, and the run matches no machine file", "give --topology NAME ('nccltune topology list', 'nccltune topology detect')")  # fmt: skip
+    topology = registry.load_topology(name)
+    if run and run.manifest.machine.topology not in (None, topology.name):
+        _mixed(f"the run is of {run.manifest.machine.topology}, --topology says {topology.name}", request, warnings)
+    if run and run.manifest.model and registry.load_model(run.manifest.model).name != model.name:
+        warnings.append(f"the run was scanned for {run.manifest.model}: its message sizes may not be those of {model.name}")  # fmt: skip
+    ranks = request.ranks or (fit.num_ranks if fit else topology.num_gpus)
+    comm = fit_comm(fit, ranks, topology.links.kind) if fit else topology_comm(topology, ranks)
+    best = (fit.best or "base") if fit else None
+    reference = "base" if "base" in comm.curves or not comm.curves else next(iter(comm.curves))
+    machine = run.manifest.machine.fingerprint if run else f"{topology.title} (no run)"
+    return make_profile(
+        request, model, topology, ranks, comm, reference, points, engine, machine, warnings, best=best,
+        run_id=fit.run_id if fit else None, known={s.setting.id: s.setting for s in fit.settings} if fit else {},
+    )  # fmt: skip
+
+
+def make_profile(
+    request: Request, model: Model, topology: Topology, ranks: int, comm: Comm, reference: str, points: list[Point],
+    engine: str, machine: str, warnings: list[str], *, best: str | None = None, run_id: str | None = None,
+    known: dict[str, Setting] | None = None, acceptance: ProfileAcceptance | None = None,
+) -> Profile:  # fmt: skip
+    """Fit the points and write down everything a prediction needs."""
+    points = [_named(p, known or {}) for p in points]
+    drafter_name = request.drafter or model.default_drafter
+    drafter = registry.load_drafter(drafter_name) if drafter_name else None
+    system = System(model, drafter, ranks, topology.gpu.memory_bandwidth_bytes_per_s, comm.curves, reference, comm.basis)  # fmt: skip
+    found = calibrate_points(system, points, request.context)
+    posterior, seen = found.posterior, found.posterior.seen
+    assert seen is not None
+    warnings += _cautions(system, points, found)
+    settings = list({p.setting.name: p.setting for p in points}.values())
+    return Profile(
+        **{k: v for k, v in header(SCHEMA, SCHEMA_VERSION).items() if k != "schema"},
+        name=request.name or f"{model.name}-{topology.name}", title=f"{model.title} on {topology.title}", model=model.name,
+        drafter=drafter.name if drafter else None, topology=topology.name, run_id=run_id, machine=machine, engine=engine,
+        num_ranks=ranks, context_tokens=request.context, basis=comm.basis, basis_note=comm.note, reference_setting=reference,
+        best_setting=best or _fastest(points, found), settings=settings,
+        curves=[to_setting_fit(n, c) for n, c in comm.curves.items()],
+        parameters=[_parameter(p, t, v) for p, t, v in zip(posterior.priors, posterior.theta, np.diag(posterior.covariance), strict=True)],
+        covariance=[[_rounded(v) for v in row] for row in posterior.covariance],
+        discrepancy=Discrepancy(spread=SPREAD, noise=NOISE, scale=_rounded(posterior.scale)),
+        points=[
+            FittedPoint(point=p, context_tokens=context_of(p, request.context), model_ms=_rounded(m), fitted_ms=_rounded(f), gradient=[_rounded(v) for v in g])
+            for p, m, f, g in zip(points, found.model_ms, found.fitted_ms, seen.gradient, strict=True)
+        ],
+        acceptance=acceptance or _acceptance(points), warnings=warnings, inputs=list(request.inputs),
+    )  # fmt: skip
+
+
+def _one_engine(points: Sequence[Point], request: Request) -> tuple[str, list[str]]:
+    warnings: list[str] = []
+    engines = sorted({p.engine for p in points if p.engine} | ({request.engine} if request.engine else set()))
+    if len(engines) > 1:
+        _mixed(f"the points are of {len(engines)} engines: {', '.join(engines)}", request, warnings)
+    return " + ".join(engines) or "not stated", warnings
+
+
+def _mixed(what: str, request: Request, warnings: list[str]) -> None:
+    if not request.allow_mixed:
+        raise InputError(what, "one profile describes one model on one machine with one engine", "split the points, or say --allow-mixed")  # fmt: skip
+    warnings.append(f"mixed on request: {what}")
+
+
+def _named(point: Point, known: dict[str, Setting]) -> Point:
+    """Give a setting the name it has in the run, so that its curve is found."""
+    setting = known.get(point.setting.id)
+    return point if setting is None else point.model_copy(update={"setting": setting})
+
+
+def _cautions(system: System, points: Sequence[Point], found: Calibration) -> list[str]:
+    result = []
+    inferred = system.inferred([p.setting.name for p in points])
+    if inferred:
+        result.append(f"no all-reduce curve of {', '.join(inferred)}: the ratio to '{system.reference}' is inferred from the points and extrapolated to other sizes")  # fmt: skip
+    if not any(p.phase in ("verify", "cycle") for p in points):
+        result.append("no verify or cycle point: the verify overhead is assumed; add one with --point verify:1:3:MS")
+    far = [(p, f / p.time_ms - 1) for p, f in zip(points, found.fitted_ms, strict=True) if abs(f / p.time_ms - 1) > 0.05]  # fmt: skip
+    result += [f"point {p.label} is {100 * e:+.1f}% off after the fit: check its time, or whether it belongs here" for p, e in far]  # fmt: skip
+    return result
+
+
+def _fastest(points: Sequence[Point], found: Calibration) -> str:
+    """Setting with the lowest time at comparable points; base without a comparison."""
+    best: dict[tuple[str, int, int], tuple[float, str]] = {}
+    for p in points:
+        key = (p.phase, p.batch_size, p.draft_tokens)
+        best[key] = min(best.get(key, (np.inf, "base")), (p.time_ms, p.setting.name))
+    names = [name for _, name in best.values()]
+    return max(dict.fromkeys(names), key=names.count) if names else "base"
+
+
+def _acceptance(points: Sequence[Point]) -> ProfileAcceptance | None:
+    """Mean accept length of the points with the most common draft-token count that give one."""
+    given = [p for p in points if p.accept_length is not None and p.draft_tokens > 1]
+    if not given:
+        return None
+    widths = [p.draft_tokens for p in given]
+    width = max(dict.fromkeys(widths), key=widths.count)
+    values = np.array([p.accept_length for p in given if p.draft_tokens == width], dtype=float)
+    mean = float(values.mean())
+    half = max(1.645 * float(values.std(ddof=1)) if values.size > 1 else 0.0, 0.04 * mean)
+    return ProfileAcceptance(mean=mean, low=max(mean - half, 1.0), high=min(mean + half, float(width)), num_steps=width - 1,
+                             source=f"accept_length of {values.size} point(s) at {width} draft tokens")  # fmt: skip
+
+
+def _parameter(prior: Prior, theta: float, variance: float) -> Parameter:
+    value = float(theta) if prior.exponent else float(np.exp(theta))
+    return Parameter(
+        name=prior.name, unit=prior.unit, value=_rounded(value), spread=_rounded(float(np.sqrt(variance))),
+        prior_value=prior.median, prior_spread=prior.spread, prior_source=prior.source, exponent=prior.exponent,
+    )  # fmt: skip
+
+
+def _rounded(value: float) -> float:
+    """Nine significant digits: enough for any use, and the same on every machine."""
+    return float(f"{float(value):.9g}")
+
+
+def gather_request(
+    points: Path | None, given: Sequence[str], run: Path | None, *, model: str, context: int, **options: Any
+) -> Request:
+    """Build a request from a points file and points of the command line; setting names of the run are known."""
+    known: dict[str, Setting] = {}
+    if run is not None:
+        fit = Run.load(run).load_fit()
+        known = {s.setting.name: s.setting for s in fit.settings} if fit else {}
+    found = read_points(points, known) if points else []
+    found += [parse_point(text, known) for text in given]
+    inputs = tuple(str(x.name) for x in (points, run) if x is not None)
+    return Request(model, tuple(found), run, context=context, inputs=inputs, **options)

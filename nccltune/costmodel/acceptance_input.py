@@ -1,0 +1,74 @@
+"""From what a user gives (a length, a list of rates, a log) to an acceptance; exactly one of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nccltune.costmodel.acceptance import Acceptance, Kind, from_mean, from_rates
+from nccltune.errors import InputError
+from nccltune.parse.accept_log import read_accept_log
+
+_LENGTH_SPREAD = 0.03  # assumed 90% spread of a mean length given without one
+
+
+def resolve_acceptance(
+    *,
+    accept_length: float | None = None,
+    accept_rates: Sequence[float] | None = None,
+    accept_kind: Kind = "auto",
+    accept_log: Path | None = None,
+    accept_steps: int | None = None,
+    draft_tokens: Sequence[int] = (),
+) -> Acceptance | None:
+    """Return the acceptance, or None where nothing is given.
+
+    A mean accept length belongs to a number of drafts: ``accept_steps``, else what the log says, else the largest
+    ``draft_tokens`` asked for less one (said in the assumption).
+    """
+    given = [n for n, v in (("--accept-length", accept_length), ("--accept-rates", accept_rates), ("--accept-log", accept_log)) if v is not None]  # fmt: skip
+    if len(given) > 1:
+        raise InputError(
+            f"{' and '.join(given)} contradict each other", "each of them is the whole acceptance", "give one"
+        )
+    if accept_rates is not None:
+        return from_rates(accept_rates, "rates by position, as given", accept_kind)
+    if accept_log is not None:
+        log = read_accept_log(accept_log)
+        if log.survival is not None:
+            found = from_rates([min(v, 1.0) for v in log.survival], f"{accept_log.name}: rates by position", "survival")
+        else:
+            steps, how = _steps(accept_steps or log.num_drafts, log.mean, draft_tokens)
+            found = _mean(log.mean, steps, f"{accept_log.name}: mean of {len(log.values)} accept lengths{how}")
+        found.warnings.extend(log.warnings)
+        return found
+    if accept_length is None:
+        return None
+    steps, how = _steps(accept_steps, accept_length, draft_tokens)
+    return _mean(accept_length, steps, f"accept length as given{how}")
+
+
+def parse_rates(text: str) -> list[float]:
+    """Read ``0.6,0.5,0.3`` or percentages ``60%,50%,30%``."""
+    rates = []
+    for part in text.split(","):
+        cell = part.strip()
+        try:
+            rates.append(float(cell.removesuffix("%")) / (100 if cell.endswith("%") else 1))
+        except ValueError:
+            raise InputError(f"'{part}' is not an acceptance rate", "expected numbers between 0 and 1", "write for example 0.6,0.4,0.25") from None  # fmt: skip
+    return rates
+
+
+def _mean(mean: float, steps: int, source: str) -> Acceptance:
+    accepted = max(mean - 1, 0.0)
+    return from_mean(
+        mean, steps, source, low=1 + accepted * (1 - _LENGTH_SPREAD), high=1 + accepted * (1 + _LENGTH_SPREAD)
+    )
+
+
+def _steps(known: int | None, mean: float, draft_tokens: Sequence[int]) -> tuple[int, str]:
+    if known is not None:
+        return known, f" over {known} drafts"
+    widest = max((d for d in draft_tokens if d > 1), default=0) - 1
+    if widest < 1:
+        raise InputError("the number of drafts of the accept length is not known", "an accept length belongs to a number of drafts", "say --accept-steps N")  # fmt: skip
+    return widest, f", taken as measured over {widest} drafts (--accept-steps says otherwise)"

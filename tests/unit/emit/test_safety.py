@@ -1,0 +1,67 @@
+"""When nothing is written, and what is said when something is."""
+
+import pytest
+from emit_runs import SET, curve, make_machine
+
+from nccltune.emit.gain import compare
+from nccltune.emit.safety import LL128_MIN_CHECKS, engine_notes, ll128_by_default, ll128_notes, prefill_notes, version_notes
+from nccltune.engine_path import EngineOptions, engine_allreduce_path
+from nccltune.schemas.measurement import Measurement
+from nccltune.schemas.setting import Setting
+
+LL128 = {"NCCL_PROTO": "LL128"}
+
+
+def measurement(num_rounds, wrong=0, env=None):
+    """A measurement of 1000 elements whose data was checked ``num_rounds`` times."""
+    return Measurement(
+        case_id=f"c{num_rounds}{wrong}", setting=Setting.make(env or LL128), size_bytes=2000, count=1000, timing="in-forward", num_ranks=8, dtype="bfloat16",
+        base="sglang", backend="nccl", status="wrong_results" if wrong else "ok", samples_us=[] if wrong else [1.0], num_wrong=wrong,
+        num_checked=1000 * num_rounds,
+    )  # fmt: skip
+
+
+def test_ll128_on_pcie_needs_many_clean_checks():
+    pcie = make_machine(link="PHB")
+    assert [n.hard for n in ll128_notes(LL128, pcie, [])] == [True]
+    assert [n.hard for n in ll128_notes(LL128, pcie, [measurement(LL128_MIN_CHECKS - 1)])] == [True]
+    assert [n.hard for n in ll128_notes(LL128, pcie, [measurement(LL128_MIN_CHECKS)])] == [False]
+    half = [measurement(LL128_MIN_CHECKS // 2), measurement(LL128_MIN_CHECKS // 2)]
+    assert [n.hard for n in ll128_notes(LL128, pcie, half)] == [False]
+    assert [n.hard for n in ll128_notes(LL128, pcie, [measurement(10**6), measurement(5, wrong=1)])] == [True]
+    assert [n.hard for n in ll128_notes(LL128, pcie, [measurement(10**6, env=SET)])] == [True]  # another setting's checks
+
+
+def test_ll128_is_nccls_own_choice_on_nvlink_and_other_protocols_are_free():
+    assert ll128_notes(LL128, make_machine(link="NV18"), []) == []
+    assert ll128_notes({"NCCL_PROTO": "LL"}, make_machine(link="PHB"), []) == []
+    assert ll128_notes({"NCCL_PROTO": "^LL128"}, make_machine(link="PHB"), []) == []
+    assert not ll128_by_default(None)
+    assert [n.hard for n in ll128_notes(LL128, None, [])] == [True]
+
+
+def test_prefill_cost():
+    loss = compare(curve((100, 100, 100)), curve((149, 149, 149)))
+    small = compare(curve((100, 100, 100)), curve((105, 105, 105)))
+    assert [n.hard for n in prefill_notes(loss, 10, accepted=False)] == [True]
+    assert [n.hard for n in prefill_notes(loss, 10, accepted=True)] == [False]
+    assert prefill_notes(small, 10, accepted=False) == []
+    assert prefill_notes(loss, 60, accepted=False) == []
+    assert [n.code for n in prefill_notes(None, 10, accepted=False)] == ["prefill-unknown"]
+
+
+def test_engine_path_and_version():
+    nvlink = engine_allreduce_path("nvlink", 8)
+    assert "custom" in engine_notes(nvlink)[0].text
+    assert not engine_notes(nvlink)[0].hard
+    assert engine_notes(engine_allreduce_path("pcie", 8)) == []
+    assert engine_notes(engine_allreduce_path("nvlink", 8, options=EngineOptions(disable_custom_all_reduce=True))) == []
+    assert engine_notes(None) == []
+    assert version_notes((2, 28, 9), (2, 28, 9)) == []
+    assert version_notes((2, 28, 9), None) == []
+    assert "2.31.2" in version_notes((2, 28, 9), (2, 31, 2))[0].text
+
+
+@pytest.mark.parametrize("num_gpus", [1, 2])
+def test_one_gpu_has_no_links(num_gpus):
+    assert ll128_by_default(make_machine(link="NV18", num_gpus=num_gpus)) == (num_gpus > 1)
