@@ -1,6 +1,6 @@
 """How long predictions take: the whole command, and 100,000 (setting, batch, draft tokens) rows through Python.
 
-    python benchmarks/predict_speed.py
+python benchmarks/predict_speed.py
 """
 
 import subprocess
@@ -28,7 +28,9 @@ def main() -> int:
     start = time.perf_counter()
     grid = predict_grid(Question(), SETTINGS, batches, widths)
     wall = time.perf_counter() - start
-    print(f"{grid['cycle_ms'].size} rows through nccltune.costmodel.prediction.predict_grid: {wall:.2f} s (target {GRID_TARGET_S} s)")
+    print(
+        f"{grid['cycle_ms'].size} rows through nccltune.costmodel.prediction.predict_grid: {wall:.2f} s (target {GRID_TARGET_S} s)"
+    )
     return 0 if best < COMMAND_TARGET_S and wall < GRID_TARGET_S else 1
 
 

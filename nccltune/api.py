@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from nccltune.bench.options import Event
+    from nccltune.bench.report import ScanResult
+    from nccltune.bench.request import ScanRequest
     from nccltune.calibration import Request as Calibration
-    from nccltune.schemas.prediction import Prediction
-    from nccltune.schemas.profile import Profile
     from nccltune.emit.emission import Emitted
     from nccltune.emit.lint import Report
     from nccltune.schemas.fit import Fit
-    from nccltune.bench.report import ScanResult
-    from nccltune.bench.request import ScanRequest
-    from nccltune.bench.options import Event
+    from nccltune.schemas.prediction import Prediction
+    from nccltune.schemas.profile import Profile
 
 
 def scan(
@@ -26,17 +26,43 @@ def scan(
     *,
     output: str | Path | None = None,
     resume: str | Path | None = None,
+    confirm: bool = True,
     on_event: Callable[[Event], None] | None = None,
 ) -> ScanResult:
-    """Measure a plan into a run folder and fit it; ``resume`` goes on with an existing run instead.
+    """Measure a plan into a run folder, fit it, confirm the winner and write ``nccl.env`` beside it.
 
-    Raises InputError or MachineError before anything runs. Failed cases are records of the run, not exceptions.
+    ``resume`` goes on with an existing run instead. ``confirm`` (back end nccl) measures exactly what is emitted against
+    the base in fresh launches. Raises InputError or MachineError before anything runs; failed cases are records.
     """
+    from dataclasses import replace
+
     from nccltune.bench import report
 
-    return report.scan(
+    result = report.scan(
         request, output=Path(output) if output else None, resume=Path(resume) if resume else None, on_event=on_event
     )
+    if confirm and result.outcome == "complete" and result.fit is not None and result.fit.best is not None:
+        chosen, _ = _emitted(result.run.path)
+        if chosen is not None:
+            base = result.run.manifest.base_env
+            env = {k: v for k, v in chosen.document.env.items() if base.get(k) != v}
+            fitted = report.confirm(result.run, env, request, on_event)
+            result = replace(result, fit=fitted or result.fit)
+    if result.fit is not None:
+        written, problem = _emitted(result.run.path, output=result.run.path / "nccl.env")
+        result = replace(result, env_file=written.path if written else None, no_env_reason=problem)
+    return result
+
+
+def _emitted(run: Path, output: Path | None = None) -> tuple[Emitted | None, str]:
+    """What ``emit`` makes of a run, or the reason why it refuses."""
+    from nccltune.emit import emission
+    from nccltune.errors import NccltuneError
+
+    try:
+        return emission.emit(run, output=str(output) if output else None), ""
+    except NccltuneError as error:
+        return None, str(error)
 
 
 def plan_scan(request: ScanRequest) -> dict[str, Any]:
@@ -64,9 +90,8 @@ def emit(
     Raises InputError for what cannot be done, QualityError for what should not be done without ``force=True``.
     """
     from nccltune.emit import emission
-    from nccltune.emit.request import Options
 
-    return emission.emit(run, Options(**options), output=str(output) if output else None, model=model)
+    return emission.emit(run, output=output, model=model, **options)
 
 
 def check(file: str | Path, *, format: str = "auto", nccl_version: str | None = None, pid: int | None = None) -> Report:

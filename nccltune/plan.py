@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nccltune.errors import InputError
 from nccltune.knobs import ALGOS, BASES, PROTOS, library_part
@@ -236,6 +236,11 @@ def _names(values: tuple[str, ...], known: tuple[str, ...], flag: str) -> tuple[
             )
         result.append(spelled.get(value.lower(), value))
     return tuple(result)
+
+
+def unique_names(plan: Plan) -> Plan:
+    """The plan with settings that never share a name."""
+    return replace(plan, settings=_unique_names(plan.settings))
 
 
 def _unique_names(settings: list[Setting]) -> list[Setting]:

@@ -30,6 +30,11 @@ class NcclComm:
         """Queue an in-place sum of ``tensor`` on ``stream``."""
         self._library.all_reduce(self._handle, tensor.data_ptr(), tensor.numel(), self._dtype, stream.cuda_stream)
 
+    def other(self, collective: str, source: Any, target: Any, count: int, stream: Any) -> None:
+        """Queue one of the other collectives that an engine uses: all_gather, reduce_scatter or broadcast."""
+        call = getattr(self._library, collective)
+        call(self._handle, source.data_ptr(), target.data_ptr(), count, self._dtype, stream.cuda_stream)
+
     def model_us(self, tensor: Any, stream: Any) -> float | None:
         """NCCL's own estimate for this tensor, microseconds."""
         return self._library.simulate_us(

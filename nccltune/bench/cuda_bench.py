@@ -9,6 +9,7 @@ from typing import Any
 from nccltune.bench import sums
 from nccltune.bench.forward import ForwardBody
 from nccltune.bench.graph_nodes import kernel_nodes
+from nccltune.bench.others import run_others
 
 _BARRIER_ELEMENTS = 64
 _WARMUP_REPLAYS = 2
@@ -111,6 +112,10 @@ class CudaBench:
             "full_us": [start.elapsed_time(stop) * 1e3 for start, stop in full],
             "compute_us": [start.elapsed_time(stop) * 1e3 for start, stop in compute],
         }
+
+    def others(self, comm: Any, size_bytes: int) -> dict[str, str]:
+        """Fault of each other collective under this communicator, empty when it is right."""
+        return run_others(self._torch, comm, self._stream, self.message(size_bytes), self.rank, self.num_ranks)
 
     def forget(self, comm_key: int) -> None:
         """Drop the graphs that hold a communicator, so that it can be closed."""

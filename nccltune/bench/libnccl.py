@@ -40,6 +40,9 @@ class LibNccl:
         lib.ncclGetUniqueId.argtypes = [POINTER(_UniqueId)]
         lib.ncclCommInitRank.argtypes = [POINTER(c_void_p), c_int, _UniqueId, c_int]
         lib.ncclAllReduce.argtypes = [c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p]
+        lib.ncclAllGather.argtypes = [c_void_p, c_void_p, c_size_t, c_int, c_void_p, c_void_p]
+        lib.ncclReduceScatter.argtypes = [c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p]
+        lib.ncclBroadcast.argtypes = [c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p]
         for name in ("ncclCommDestroy", "ncclCommAbort"):
             getattr(lib, name).argtypes = [c_void_p]
         if hasattr(lib, "ncclGetLastError"):
@@ -75,6 +78,23 @@ class LibNccl:
         """Queue an in-place sum of ``count`` elements at device address ``pointer`` on a CUDA stream."""
         result = self._lib.ncclAllReduce(pointer, pointer, count, DTYPES[dtype], _SUM, handle, stream)
         self._check(result, "ncclAllReduce", handle)
+
+    def all_gather(self, handle: int, source: int, target: int, count: int, dtype: str, stream: int) -> None:
+        """Queue a gather of ``count`` elements from every rank."""
+        self._check(
+            self._lib.ncclAllGather(source, target, count, DTYPES[dtype], handle, stream), "ncclAllGather", handle
+        )
+
+    def reduce_scatter(self, handle: int, source: int, target: int, count: int, dtype: str, stream: int) -> None:
+        """Queue a sum of which every rank keeps its own ``count`` elements."""
+        result = self._lib.ncclReduceScatter(source, target, count, DTYPES[dtype], _SUM, handle, stream)
+        self._check(result, "ncclReduceScatter", handle)
+
+    def broadcast(self, handle: int, source: int, target: int, count: int, dtype: str, stream: int) -> None:
+        """Queue a broadcast of rank 0's ``count`` elements."""
+        self._check(
+            self._lib.ncclBroadcast(source, target, count, DTYPES[dtype], 0, handle, stream), "ncclBroadcast", handle
+        )
 
     def simulate_us(self, handle: int, pointer: int, count: int, dtype: str, stream: int) -> float | None:
         """NCCL's own estimate of one all-reduce in microseconds, without running it; None before NCCL 2.22."""

@@ -3,16 +3,20 @@
 import datetime
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nccltune.bench.confirm import Confirm, ablations
 from nccltune.bench.options import Event, Outcome
 from nccltune.bench.request import Prepared, ScanRequest, check_resumable, execute, prepare, resume_request
+from nccltune.bench.session import Session
 from nccltune.costmodel.run_fit import fit_run
 from nccltune.errors import InputError, NoBasisError, QualityError
+from nccltune.plan import unique_names
 from nccltune.registry import load_model
 from nccltune.schemas.fit import Fit
 from nccltune.schemas.measurement import Measurement
+from nccltune.schemas.setting import Setting
 from nccltune.store import Run
 
 
@@ -27,6 +31,8 @@ class ScanResult:
     counts: dict[str, int]
     """Cases by status."""
     notes: list[str]
+    env_file: str | None = None
+    no_env_reason: str = ""
 
     @property
     def quality_problem(self) -> str:
@@ -60,6 +66,38 @@ def scan(
     fit, reason = _fit(run, prepared)
     counts = Counter(m.status for m in run.measurements() if not m.repeat)
     return ScanResult(run, outcome, fit, reason, {str(k): n for k, n in counts.items()}, prepared.notes)
+
+
+def confirm(
+    run: Run, env: dict[str, str], request: ScanRequest | None, on_event: Callable[[Event], None] | None
+) -> Fit | None:
+    """Measure exactly ``env`` against the base in fresh launches, take each variable away once, and fit the run again.
+
+    The settings join the run's plan, so that a later fit and the minimal set see them. Nothing happens on back ends
+    other than nccl, whose launches cost too much.
+    """
+    if run.manifest.backend != "nccl" or not env:
+        return None
+    known = {setting.id: setting for setting in run.manifest.settings}
+    wanted = Setting.make(env)
+    best = known.get(wanted.id, wanted)
+    extra = [s for s in [best, *ablations(best)] if s.id not in known]
+    prepared = prepare(resume_request(run, request))
+    plan = unique_names(replace(prepared.plan, settings=[*prepared.plan.settings, *extra]))
+    run.update(settings=plan.settings, plan_id=plan.id)
+    session = Session(prepared.session)
+    walk = Confirm(run, plan, session, prepared.options, on_event, best=best)
+    outcome = walk.walk()
+    found = {
+        "env": env,
+        "setting": best.name,
+        "num_launches": walk.num_launches,
+        "other_collectives": walk.faults,
+        "outcome": outcome,
+    }
+    run.update(options={**run.manifest.options, "confirmation": found})
+    fit, _ = _fit(run, prepared)
+    return fit
 
 
 def default_folder() -> Path:

@@ -1,7 +1,6 @@
 """From what a user asks to a prepared scan: back end, ranks, sizes, plan, run folder. Fails before the long work starts."""
 
 import datetime
-import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -218,6 +217,8 @@ def _backend(request: ScanRequest, machine: Machine) -> tuple[str, list[str]]:
         return "gloo", [
             f"{found} found: all-reduces are measured with gloo between local CPU processes. They say nothing about NCCL on your GPUs."
         ]
+    if request.backend == "nccl-tests" and request.num_ranks is not None:
+        return request.backend, []  # the program finds its own GPUs, and says so when there are too few
     if request.backend in ("nccl", "torch", "nccl-tests") and num_gpus < 2:
         raise MachineError(
             f"back end {request.backend} needs at least two GPUs",
@@ -228,11 +229,12 @@ def _backend(request: ScanRequest, machine: Machine) -> tuple[str, list[str]]:
 
 
 def _num_ranks(request: ScanRequest, backend: str, machine: Machine) -> int:
-    available = len(machine.gpus) if backend != "gloo" else MAX_EXACT_RANKS
-    ranks = request.num_ranks if request.num_ranks is not None else (available if backend != "gloo" else 2)
+    own_ranks = backend in ("nccl", "torch")
+    available = len(machine.gpus) if own_ranks else MAX_EXACT_RANKS
+    ranks = request.num_ranks or (2 if backend == "gloo" else len(machine.gpus))
     if ranks < 2:
         raise InputError(f"--ranks {ranks}: an all-reduce needs at least two ranks", "", "use --ranks 2 or more")
-    if ranks > available and backend != "gloo":
+    if ranks > available and own_ranks:
         raise MachineError(
             f"--ranks {ranks}, but this machine has {available} GPUs",
             "one rank runs on one GPU",
@@ -244,8 +246,6 @@ def _num_ranks(request: ScanRequest, backend: str, machine: Machine) -> int:
             "sums of more ranks are not exact in bfloat16",
             f"use --ranks {MAX_EXACT_RANKS} or fewer",
         )
-    if backend == "gloo" and request.num_ranks is None and (os.cpu_count() or 1) < 2:
-        return 2
     return ranks
 
 

@@ -108,6 +108,13 @@ class Session:
         )  # fmt: skip
         return sample(self.group, num_per_replay, rule, self.options.timeout_s)
 
+    def others(self, comm: Communicator, size_bytes: int) -> dict[str, str]:
+        """Fault of each other collective on any rank, empty when it is right everywhere."""
+        answers = self.group.call("others", self.options.timeout_s, comm=comm.key, size_bytes=size_bytes)
+        return {
+            name: next((a["faults"][name] for a in answers if a["faults"][name]), "") for name in answers[0]["faults"]
+        }
+
     def close(self, comm: Communicator) -> None:
         """Close a communicator; nothing to do when its group is gone."""
         if self._group is not None:

@@ -19,16 +19,24 @@ def fill(torch: Any, tensor: Any, rank: int, seed: int) -> None:
         part.copy_(_pattern(torch, part, start, rank, seed))
 
 
-def count_wrong(torch: Any, tensor: Any, num_ranks: int, seed: int) -> int:
-    """Count the elements of ``tensor`` that differ from the exact sum over all ranks. NaN counts as wrong."""
+def count_wrong(torch: Any, tensor: Any, num_ranks: int, seed: int, *, start: int = 0) -> int:
+    """Count the elements of ``tensor`` that differ from the exact sum over all ranks. NaN counts as wrong.
+
+    ``start``: index of the tensor's first element in the whole message.
+    """
     wrong = 0
-    for start in range(0, tensor.numel(), _BLOCK):
-        part = tensor[start : start + _BLOCK]
-        expected = _pattern(torch, part, start, 0, seed)
+    for offset in range(0, tensor.numel(), _BLOCK):
+        part = tensor[offset : offset + _BLOCK]
+        expected = _pattern(torch, part, start + offset, 0, seed)
         for rank in range(1, num_ranks):
-            expected += _pattern(torch, part, start, rank, seed)
+            expected += _pattern(torch, part, start + offset, rank, seed)
         wrong += int((part.float() != expected.float()).sum().item())
     return wrong
+
+
+def count_different(torch: Any, tensor: Any, rank: int, seed: int) -> int:
+    """Count the elements of ``tensor`` that differ from the pattern of one rank."""
+    return int((tensor.float() != _pattern(torch, tensor, 0, rank, seed).float()).sum().item())
 
 
 def _pattern(torch: Any, like: Any, start: int, rank: int, seed: int) -> Any:

@@ -101,6 +101,10 @@ class Rank:
             wrong += 1
         return {"num_wrong": wrong, "num_checked": checked}
 
+    def others(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Run the other collectives of an engine once."""
+        return {"faults": self._bench.others(self._comms[message["comm"]], message["size_bytes"])}
+
     def begin(self, message: dict[str, Any]) -> dict[str, Any]:
         """Capture what the next replays time."""
         faults.strike("begin", self.rank, message["size_bytes"])

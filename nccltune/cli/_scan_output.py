@@ -72,6 +72,10 @@ def finished(result: "ScanResult", as_json: bool, err: Console) -> None:
         )
     counts = ", ".join(f"{count} {status}" for status, count in sorted(result.counts.items()))
     err.print(f"{counts}. Run: {result.run.path}", markup=False, soft_wrap=True)
+    if result.env_file:
+        err.print(f"Env file: {result.env_file}", markup=False, soft_wrap=True)
+    elif result.no_env_reason:
+        err.print(f"No env file: {result.no_env_reason}", markup=False, soft_wrap=True)
     if result.outcome != "complete":
         words = {"interrupted": "Interrupted", "time_limit": "The time limit was reached"}[result.outcome]
         err.print(
@@ -96,6 +100,8 @@ def _document(result: "ScanResult", failed: list[Any]) -> dict[str, Any]:
         "best": result.fit.best if result.fit else None,
         "tied_with_best": result.fit.tied_with_best if result.fit else [],
         "failures": [{"setting": m.setting.name, "size_bytes": m.size_bytes, "status": m.status, "error": m.error.model_dump() if m.error else None} for m in failed],
+        "env_file": result.env_file,
+        "confirmation": result.run.manifest.options.get("confirmation"),
         "quality_problem": result.quality_problem or None,
         "warnings": [*result.notes, *(result.fit.warnings if result.fit else [])],
     }  # fmt: skip

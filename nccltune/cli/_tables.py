@@ -10,8 +10,8 @@ from nccltune.units import format_percent, format_size, format_us
 
 T = TypeVar("T")
 
-_MAX_COLUMNS = 4
-_MAX_REASON = 60
+_MAX_COLUMNS = 3
+_MAX_LISTED = 8
 
 
 def fit_table(fit: Fit, num_rows: int | None = None) -> Table:
@@ -20,7 +20,7 @@ def fit_table(fit: Fit, num_rows: int | None = None) -> Table:
     ``num_rows``: most settings to list; the base and the best are always among them.
     """
     members = [s for s in fit.settings if s.timing == fit.timing]
-    columns = _columns(fit, members)
+    columns = _columns(members)
     what = f"all-reduces of one {fit.model} forward" if fit.model else "one all-reduce"
     title = f"{what}, us (90% interval), {fit.num_ranks} ranks, {fit.timing}, base {fit.base}"
     heads = [
@@ -42,24 +42,31 @@ def fit_table(fit: Fit, num_rows: int | None = None) -> Table:
 
 
 def fit_summary(fit: Fit) -> list[str]:
-    """Say in one or two lines which setting is best and what ties with it."""
-    if fit.best is None:
-        return ["best: none beats the base beyond noise"]
-    best = next(s for s in fit.settings if s.setting.name == fit.best and s.timing == fit.timing)
-    versus = best.versus_base
-    gain = (
-        f" ({format_percent(versus.percent)}, {format_percent(versus.low_percent)} to {format_percent(versus.high_percent)})"
-        if versus
-        else ""
-    )
-    lines = [f"best: {fit.best}{gain}: {best.setting.id}"]
+    """Say which setting is best, what ties with it, and why others are not ranked."""
+    members = [s for s in fit.settings if s.timing == fit.timing]
+    lines = ["best: none beats the base beyond noise"]
+    for best in [s for s in members if s.setting.name == fit.best]:
+        versus = best.versus_base
+        gain = (
+            f" ({format_percent(versus.percent)}, {format_percent(versus.low_percent)} to {format_percent(versus.high_percent)})"
+            if versus
+            else ""
+        )
+        lines = [f"best: {fit.best}{gain}: {best.setting.id}"]
     if fit.tied_with_best:
-        more = f" and {len(fit.tied_with_best) - 8} more" if len(fit.tied_with_best) > 8 else ""
-        lines.append(f"tied with it: {', '.join(fit.tied_with_best[:8])}{more}")
-    return lines
+        lines.append(f"tied with it: {', '.join(fit.tied_with_best[:_MAX_LISTED])}{_more(fit.tied_with_best)}")
+    left = [f"{s.setting.name}: {s.reason}" for s in members if s.versus_base is None and s.reason]
+    lines += left[:_MAX_LISTED]
+    return lines + (
+        [f"{len(left) - _MAX_LISTED} more are not ranked; fit.json has the reasons"] if len(left) > _MAX_LISTED else []
+    )
 
 
-def _columns(fit: Fit, members: list[SettingFit]) -> list[tuple[str, str]]:
+def _more(items: list[str]) -> str:
+    return f" and {len(items) - _MAX_LISTED} more" if len(items) > _MAX_LISTED else ""
+
+
+def _columns(members: list[SettingFit]) -> list[tuple[str, str]]:
     """Heading and key of a few columns, spread over what was measured: tokens with a model, bytes without."""
     if any(s.forward_us for s in members):
         longest = max(members, key=lambda s: len(s.forward_us))
@@ -85,7 +92,8 @@ def _cell(setting: SettingFit, key: str) -> str:
 def _versus(setting: SettingFit, fit: Fit) -> tuple[str, str]:
     versus = setting.versus_base
     if versus is None:
-        return "-", (setting.reason or ("not usable" if not setting.usable else "not ranked"))[:_MAX_REASON]
+        # The whole reason is a line below the table; here its first words.
+        return "-", "not ranked" if setting.usable else setting.reason.partition(" at ")[0] or "not usable"
     mark = (
         " (best)"
         if setting.setting.name == fit.best

@@ -1,6 +1,7 @@
 """``nccltune fit``: from a run to its cost model."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,9 +18,7 @@ from nccltune.cli import _console, _options
     help="Times that predictions use [default: in-forward where the run has them].",
 )
 @_options.common
-def command(
-    run: Path, model: str | None, timing: str | None, as_json: bool, quiet: bool, verbose: bool, debug: bool
-) -> None:
+def command(run: Path, model: str | None, timing: str | None, **options: Any) -> None:
     """Fit the cost model of RUN (scan does it too), print its settings ranked, and write fit.json into the folder.
 
     \b
@@ -31,12 +30,12 @@ def command(
     from nccltune.schemas.fit import SCHEMA
 
     fit = api.fit(run, model=model, timing=timing)
-    err = _console.stderr(quiet=quiet)
-    if as_json:
+    err = _console.stderr(quiet=options["quiet"])
+    if options["as_json"]:
         _console.print_json({"schema": SCHEMA, **fit.model_dump(mode="json")})
     else:
         out = _console.stdout()
-        out.print(fit_table(fit, num_rows=None if verbose else 20))
+        out.print(fit_table(fit, num_rows=None if options["verbose"] else 20))
         for line in fit_summary(fit):
             out.print(line, markup=False, highlight=False, soft_wrap=True)
     _console.warn(err, fit.warnings)

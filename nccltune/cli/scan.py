@@ -23,7 +23,7 @@ TIMINGS = ("in-forward", "back-to-back", "eager")
     show_default=True,
     help="auto: nccl with two or more GPUs, otherwise gloo between CPU processes.",
 )
-@click.option("--ranks", type=int, help="Number of ranks [default: all GPUs; 2 for gloo].")
+@click.option("--ranks", type=click.IntRange(min=1), help="Number of ranks [default: all GPUs; 2 for gloo].")
 @click.option(
     "--model", default="kimi-k2.5", show_default=True, help="Model whose message sizes and weights shape the scan."
 )
@@ -94,6 +94,12 @@ TIMINGS = ("in-forward", "back-to-back", "eager")
     help="race: open settings only while they can still win (docs/search.md).",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order.")
+@click.option(
+    "--confirm/--no-confirm",
+    default=True,
+    show_default=True,
+    help="Measure exactly what is emitted against the base in fresh launches (back end nccl).",
+)
 @click.option("--force", is_flag=True, help="Measure although the GPUs are in use.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and its cost; measure nothing.")
 @click.option("--resume", type=click.Path(path_type=Path), default=None, help="Go on with this run.")
@@ -122,7 +128,13 @@ def command(**options: Any) -> int:
         dry_run(api.plan_scan(request), options["as_json"], err)
         return EXIT_OK
     with ScanProgress(err) as progress:
-        result = api.scan(request, output=options["output"], resume=options["resume"], on_event=progress.draw)
+        result = api.scan(
+            request,
+            output=options["output"],
+            resume=options["resume"],
+            confirm=options["confirm"],
+            on_event=progress.draw,
+        )
     finished(result, options["as_json"], err)
     return _exit_code(result)
 

@@ -63,7 +63,7 @@ def from_mean(
 ) -> Acceptance:
     """Build from a mean accept length over ``num_drafts`` drafts, assuming one acceptance for every position.
 
-    0.866 accepted of 2: p + p^2 = 0.866, p = 0.557, survival 0.557 0.310. Bounds: the same mean with acceptance
+    0.866 accepted of 2: p + p^2 = 0.866, p = 0.556, survival 0.556 0.310. Bounds: the same mean with acceptance
     that falls or rises by 12% a position, and the interval of the mean itself where one is given.
     """
     if not 1 <= num_drafts <= _MAX_POSITIONS:

@@ -53,7 +53,7 @@ FIXED = (
     Prior("dense_efficiency", "of memory bandwidth", 0.75, 0.20, "streaming of dense, shared-expert, router and head weights",
           "assumed: matrix-vector kernels reach 0.6 to 0.85"),
     Prior("kv_efficiency", "of memory bandwidth", 0.50, 0.50, "reading the KV cache", _ASSUMED),
-    Prior("token_us", "us per token and layer", 0.20, 1.3, "work that grows with tokens whatever the weights",
+    Prior("token_us", "us per token and layer", 0.30, 1.3, "work that grows with tokens whatever the weights",
           "assumed: activation traffic and routing; serving points also hold prefill interference"),
     Prior("forward_ms", "ms", 0.15, 0.7, "host and sampling time of one forward that nothing hides", _ASSUMED),
     Prior("expert_growth", "", 0.92, 0.15, "extra experts of a verify against as many independent tokens",

@@ -12,8 +12,8 @@ from nccltune.schemas.model import Drafter, Model
 
 Floats = NDArray[np.float64]
 
-# Real routing is uneven. Chosen, with the spread of token_us, on the published decode curves of the benchmark
-# (0, 0.5 and 0.8 tried: worst left-out error 6.5, 5.5 and 5%); pass skew=0 for uniform routing.
+# Real routing is uneven. Chosen on the published decode curves of benchmarks/model_accuracy.py: 0, 0.5 and 0.8 leave
+# worst errors of 6, 6 and 5%, so the data hardly tell; skew=0 is uniform routing.
 DEFAULT_SKEW = 0.5
 
 

@@ -39,14 +39,13 @@ class Emitted:
 
 
 def emit(
-    run: str | Path | None = None,
-    options: Options | None = None,
-    *,
-    output: str | None = None,
-    model: str | None = None,
+    run: str | Path | None = None, *, output: str | Path | None = None, model: str | None = None, **fields: Any
 ) -> Emitted:
-    """Make the file; with ``output`` write it too. Raises InputError or QualityError (refused without ``force``)."""
-    options = options or Options()
+    """Make the file; with ``output`` write it too. ``fields`` are those of :class:`nccltune.emit.request.Options`.
+
+    Raises InputError for what cannot be done, QualityError for what should not be done without ``force=True``.
+    """
+    options = Options(**fields)
     module = formats.get(options.format)
     if options.base not in BASES:
         raise InputError(f"'{options.base}' is no base environment", f"known: {', '.join(BASES)}", "choose one")
@@ -57,7 +56,7 @@ def emit(
     text = module.write(document)
     if output is not None:
         write_text(Path(output), text)
-    return Emitted(text, document, options.format, output)
+    return Emitted(text, document, options.format, None if output is None else str(output))
 
 
 def load_source(run: str | Path | None, options: Options, model: str | None) -> Source:

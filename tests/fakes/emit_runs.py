@@ -57,7 +57,14 @@ def make_machine(version="2.28.9", link="PHB", num_gpus=8):
     )  # fmt: skip
 
 
-def make_run(path: Path, fit: Fit, *, machine: Machine | None = None, backend="nccl", measurements: list[Measurement] | None = None) -> Path:
+def make_run(
+    path: Path,
+    fit: Fit,
+    *,
+    machine: Machine | None = None,
+    backend="nccl",
+    measurements: list[Measurement] | None = None,
+) -> Path:
     """Write a run folder with its fit."""
     manifest = Manifest(
         nccltune_version="0.1.0", created_at="2026-11-29T12:00:00+00:00", command=["nccltune", "scan"], run_id=fit.run_id, backend=backend, base=fit.base,

@@ -21,7 +21,7 @@ from nccltune.schemas.measurement import Case
 from nccltune.schemas.setting import BASE, Setting
 
 DATA = Path(__file__).parents[2] / "data" / "nccl-tests"
-FAKE = Path(__file__).with_name("fake_all_reduce_perf.py")
+FAKE = Path(__file__).parents[2] / "fakes" / "fake_all_reduce_perf.py"
 LL = Setting.make({"NCCL_PROTO": "LL", "NCCL_ALGO": "Ring"})
 SIZES = [14336, 114688, 917504]
 
@@ -216,7 +216,7 @@ def test_sizes_must_be_whole_elements(tmp_path):
         ([14336], [SizeRun((14336,))]),
         ([1024, 2048, 4096, 8192], [SizeRun((1024, 2048, 4096, 8192), factor=2)]),
         ([14336, 28672, 43008, 57344], [SizeRun((14336, 28672, 43008, 57344), step_bytes=14336)]),
-        # 1 to 4 tokens step by step; 8 and 16 tokens are one more call.
+        # 1, 2, 4, 8 and 16 tokens by doubling; 3 tokens need a call of their own.
         (
             [14336 * tokens for tokens in (1, 2, 3, 4, 8, 16)],
             [

@@ -33,7 +33,9 @@ def test_render(variable, value, version, expected):
     assert render(variable, value, version).value == expected
 
 
-@pytest.mark.parametrize("value", ["Ring", "Tree", "allreduce:ring", "ring,tree;allreduce:tree", "^nvls", "allgather:ring;allreduce:tree"])
+@pytest.mark.parametrize(
+    "value", ["Ring", "Tree", "allreduce:ring", "ring,tree;allreduce:tree", "^nvls", "allgather:ring;allreduce:tree"]
+)
 @pytest.mark.parametrize("version", [OLD, MID, NEW, None])
 def test_what_is_written_has_no_problem_on_that_version(value, version):
     written = render("NCCL_ALGO", value, version).value
@@ -51,7 +53,17 @@ def test_before_224_the_reader_is_warned_of_other_collectives():
     assert "all collectives" in render("NCCL_ALGO", "Ring", OLD).notes[0]
 
 
-@pytest.mark.parametrize("value", ["Rong", "Ring;Tree", "allreduce:", "all:ring", "Ring, Tree", "^tree,ring,collnetdirect,collnetchain,nvls,nvlstree,pat"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Rong",
+        "Ring;Tree",
+        "allreduce:",
+        "all:ring",
+        "Ring, Tree",
+        "^tree,ring,collnetdirect,collnetchain,nvls,nvlstree,pat",
+    ],
+)
 def test_render_refuses_what_nccl_refuses(value):
     with pytest.raises(InputError):
         render("NCCL_ALGO", value, MID)
@@ -85,7 +97,10 @@ def test_inverted_lists_force_ll128_too():
     assert read("NCCL_PROTO", "^LL") == Lists(("LL128", "Simple"))
 
 
-@pytest.mark.parametrize(("text", "expected"), [("2.28.9", MID), ("v2.31.2", NEW), ("2.31", (2, 31, 0)), ("2.28.9+cuda13.0", MID), ("22809", MID)])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("2.28.9", MID), ("v2.31.2", NEW), ("2.31", (2, 31, 0)), ("2.28.9+cuda13.0", MID), ("22809", MID)],
+)
 def test_versions(text, expected):
     assert parse_version(text) == expected
 

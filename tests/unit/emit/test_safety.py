@@ -4,7 +4,14 @@ import pytest
 from emit_runs import SET, curve, make_machine
 
 from nccltune.emit.gain import compare
-from nccltune.emit.safety import LL128_MIN_CHECKS, engine_notes, ll128_by_default, ll128_notes, prefill_notes, version_notes
+from nccltune.emit.safety import (
+    LL128_MIN_CHECKS,
+    engine_notes,
+    ll128_by_default,
+    ll128_notes,
+    prefill_notes,
+    version_notes,
+)
 from nccltune.engine_path import EngineOptions, engine_allreduce_path
 from nccltune.schemas.measurement import Measurement
 from nccltune.schemas.setting import Setting
@@ -29,7 +36,9 @@ def test_ll128_on_pcie_needs_many_clean_checks():
     half = [measurement(LL128_MIN_CHECKS // 2), measurement(LL128_MIN_CHECKS // 2)]
     assert [n.hard for n in ll128_notes(LL128, pcie, half)] == [False]
     assert [n.hard for n in ll128_notes(LL128, pcie, [measurement(10**6), measurement(5, wrong=1)])] == [True]
-    assert [n.hard for n in ll128_notes(LL128, pcie, [measurement(10**6, env=SET)])] == [True]  # another setting's checks
+    assert [n.hard for n in ll128_notes(LL128, pcie, [measurement(10**6, env=SET)])] == [
+        True
+    ]  # another setting's checks
 
 
 def test_ll128_is_nccls_own_choice_on_nvlink_and_other_protocols_are_free():

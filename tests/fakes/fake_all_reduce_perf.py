@@ -81,17 +81,18 @@ def main():
     for row in recorded["results"]:
         if BEHAVIOUR == "wrong":
             row["in_place"]["nwrong"] = 3.0
-        print("%12d %13d %9s %7s      -1" % (row["size"], row["count"], "bfloat16", "sum"), end="", flush=True)
+        print(f"{row['size']:12d} {row['count']:13d}  bfloat16     sum      -1", end="", flush=True)
         if BEHAVIOUR == "hang" and row["size"] > 14336:
             pid = os.fork()
             (HERE / f"pid-{pid or os.getpid()}").touch()
             time.sleep(600)
         for half in (row["out_of_place"], row["in_place"]):
-            print("%9.2f %7.2f %7.2f %7d" % (half["time"], half["alg_bw"], half["bus_bw"], half["nwrong"]), end="")
+            wrong = int(half["nwrong"])
+            print(f"{half['time']:9.2f} {half['alg_bw']:7.2f} {half['bus_bw']:7.2f} {wrong:7d}", end="")
         print(flush=True)
     if BEHAVIOUR == "wrong":
         recorded["out_of_bounds"] = {"count": len(asked), "okay": "false"}
-    print("# Out of bounds values : %d %s" % ((len(asked), "FAILED") if BEHAVIOUR == "wrong" else (0, "OK")))
+    print("# Out of bounds values :", f"{len(asked)} FAILED" if BEHAVIOUR == "wrong" else "0 OK")
     print("# Avg bus bandwidth    : 1\n#")
     if "-J" in args:
         pathlib.Path(args["-J"]).write_text(json.dumps(recorded))

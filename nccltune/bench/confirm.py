@@ -1,0 +1,93 @@
+"""Confirm what would be emitted: exactly that set against the base in fresh launches, and each variable on its own.
+
+A scan measures many settings once and picks the fastest, which flatters the winner. Here the winner runs again, in
+launches of its own taken in turn with the base, without it each variable is taken away once, and the other collectives
+of an engine run under it.
+"""
+
+from typing import Any
+
+from nccltune.bench import records
+from nccltune.bench.group import RankFailure
+from nccltune.bench.options import Outcome
+from nccltune.bench.scan import Scan
+from nccltune.knobs import library_part
+from nccltune.schemas.setting import BASE, Setting
+
+LAUNCHES = 3
+# Set to one value together, these are one decision and stand or fall together.
+_PAIRS = (("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"))
+OTHERS_BYTES = 65536
+
+
+def ablations(setting: Setting) -> list[Setting]:
+    """The setting without each of its variables in turn (a fixed channel count goes as one)."""
+    units: list[tuple[str, ...]] = [
+        pair
+        for pair in _PAIRS
+        if setting.env.get(pair[0]) is not None and setting.env.get(pair[0]) == setting.env.get(pair[1])
+    ]
+    paired = {name for pair in units for name in pair}
+    units += [(name,) for name in setting.env if name not in paired]
+    if len(units) < 2:
+        return []
+    return [Setting.make({k: v for k, v in setting.env.items() if k not in unit}) for unit in units]
+
+
+class Confirm(Scan):
+    """A walk over the base, one winner and its ablations; the plan must hold them all."""
+
+    def __init__(self, *arguments: Any, best: Setting, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._best = best
+        self.faults: dict[str, str] | None = None
+        """Fault of each other collective under the winner; None when they could not be run."""
+        self.num_launches = 0
+
+    def _walk(self) -> Outcome:
+        for number in range(LAUNCHES):
+            for setting in (BASE, self._best) if number % 2 == 0 else (self._best, BASE):
+                if self._must_end():
+                    return self._outcome()
+                self._launch(setting)
+            self.num_launches += 1
+        wanted = {setting.id for setting in ablations(self._best)}
+        for library_env, members in self.plan.groups():
+            for setting in members:
+                if setting.id in wanted and self._pending(setting) and not self._must_end():
+                    self._measure_setting(setting, library_env)
+        return self._outcome()
+
+    def _launch(self, setting: Setting) -> None:
+        """Measure one setting in a communicator of its own; a failure is a record."""
+        library_env = library_part(setting.env)
+        comm = None
+        size = self.plan.size_bytes[0]
+        try:
+            if self.session.needs_restart(library_env):
+                self.session.stop()
+                self._base = None
+            comm = self.session.open({**self.plan.base_env, **setting.env}, library_env, self.plan.size_bytes)
+            comm.env = setting.env
+            self._repeats += 1
+            for size in self.plan.size_bytes:
+                case = self.plan.case(setting, size, self.plan.timings[0])
+                measurement = self._time(case, comm, comm.resolution.choices.get(size), repeat=self._repeats)
+                in_force, _ = comm.resolution.in_force(size, setting.env)
+                update = {
+                    "case_id": f"{case.id}-r{self._repeats}",
+                    "choice": comm.resolution.choices.get(size),
+                    "in_force": in_force,
+                }
+                self._record(measurement.model_copy(update=update))
+            if setting.id == self._best.id and self.faults is None:
+                self.faults = self.session.others(comm, OTHERS_BYTES)
+            self.session.close(comm)
+        except RankFailure as failure:
+            self._recover(failure, comm)
+            case = self.plan.case(setting, size, self.plan.timings[0])
+            self._record(
+                records.failed(case, failure).model_copy(
+                    update={"case_id": f"{case.id}-r{self._repeats}", "repeat": max(1, self._repeats)}
+                )
+            )
