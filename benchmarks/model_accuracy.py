@@ -16,10 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from nccltune import registry
-from nccltune.calibration import calibrate_points
+from nccltune.costmodel.basis import Question
 from nccltune.costmodel.comm import topology_comm
+from nccltune.costmodel.fitting import calibrate_points
 from nccltune.costmodel.forward import price
 from nccltune.costmodel.posterior import Posterior
+from nccltune.costmodel.prediction import predict
 from nccltune.costmodel.priors import all_priors
 from nccltune.costmodel.profile import REFERENCE, load_profile
 from nccltune.costmodel.quantization import with_quantization
@@ -192,9 +194,6 @@ def seed_table() -> bool:
         error = 100 * (p.fitted_ms / p.point.time_ms - 1)
         good &= abs(error) <= 3
         print(f"  {p.point.label:<18} measured {p.point.time_ms:6.2f} ms  model {p.fitted_ms:6.2f} ms  {error:+.1f}%")
-    from nccltune.costmodel.prediction import predict
-    from nccltune.costmodel.basis import Question
-
     found = predict(Question(), [3])
     row = next(r for r in found.rows if r.draft_tokens == 3)
     for name, measured, value in (

@@ -1,22 +1,20 @@
-"""Fit the parameters of the cost model to engine points: the most probable values under the priors, and their spread."""
+"""From engine points to a profile: check that they belong together, fit them, and write down what a prediction needs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nccltune import registry
 from nccltune.costmodel.basis import DEFAULT_CONTEXT
 from nccltune.costmodel.comm import Comm, fit_comm, to_setting_fit, topology_comm
-from nccltune.costmodel.forward import GROUPS, features_of, terms_of
-from nccltune.costmodel.posterior import NOISE, SPREAD, DRAFT, Features, Posterior, Seen, correction, point_covariance
-from nccltune.costmodel.priors import Prior, all_priors
-from nccltune.costmodel.system import Rows, System
-from nccltune.costmodel.terms import Sum, Term, add_up
-from nccltune.errors import InputError, QualityError
+from nccltune.costmodel.fitting import Calibration, calibrate_points, context_of
+from nccltune.costmodel.posterior import NOISE, SPREAD
+from nccltune.costmodel.priors import Prior
+from nccltune.costmodel.system import System
+from nccltune.errors import InputError
 from nccltune.parse.points import parse_point, read_points
 from nccltune.schemas.common import header
 from nccltune.schemas.model import Model
@@ -33,108 +31,6 @@ from nccltune.schemas.profile import (
 from nccltune.schemas.setting import Setting
 from nccltune.schemas.topology import Topology
 from nccltune.store import Run
-
-Floats = NDArray[np.float64]
-
-_PHASE_GROUPS = {
-    "decode": ("comm", "compute", "overhead"),
-    "verify": ("comm", "compute", "overhead"),
-    "draft": ("draft",),
-    "cycle": GROUPS,
-}
-# Weight of the belief about the scatter, in points: with four, a misfit twice as large as believed in two points
-# raises the variance by half.
-_SCALE_WEIGHT = 4.0
-_SCALE_RANGE = (0.5, 6.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """A fitted posterior, and what it says at the points."""
-
-    posterior: Posterior
-    setting_ids: dict[str, int]
-    model_ms: Floats
-    fitted_ms: Floats
-
-
-def calibrate_points(system: System, points: Sequence[Point], default_context: int) -> Calibration:
-    """Fit every parameter to the points. Raises InputError for no points, QualityError if the fit fails."""
-    if not points:
-        raise InputError("there are no points to calibrate on", "", "give --points FILE or --point decode:1:11.26")
-    names = [p.setting.name for p in points]
-    rows = Rows.make(
-        [p.batch_size for p in points],
-        [p.draft_tokens for p in points],
-        [context_of(p, default_context) for p in points],
-        names,
-    )
-    setting_ids = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    prior = Posterior.from_priors(all_priors(system.model, system.basis, system.inferred(names)))
-    features = _with_draft_kind(features_of(system, rows, setting_ids), points)
-    measured = np.log([p.time_ms for p in points])
-    terms = _PhaseTerms(terms_of(system, rows), [p.phase for p in points])
-    theta, covariance = _most_probable(prior, terms, measured, point_covariance(features))
-    fitted = replace(prior, theta=theta)
-    total = terms.total(fitted)
-    residual = measured - np.log(total.value)
-    gradient = total.gradient / total.value[:, None]
-    whole = point_covariance(features)
-    misfit = float(residual @ np.linalg.solve(whole, residual))
-    scale = float(np.clip((_SCALE_WEIGHT + misfit) / (_SCALE_WEIGHT + len(points)), *_SCALE_RANGE))
-    fitted = replace(fitted, covariance=covariance, seen=Seen(features, residual, gradient), scale=scale)
-    return Calibration(fitted, setting_ids, total.value, total.value * correction(fitted, features).factor)
-
-
-def context_of(point: Point, default_context: int) -> int:
-    """Context of a point, or the default where the file does not say."""
-    return default_context if point.context_tokens is None else point.context_tokens
-
-
-class _PhaseTerms:
-    """Terms of each point's phase: a draft point holds only the drafter, a verify point only the target."""
-
-    def __init__(self, terms: Sequence[Term], phases: Sequence[str]) -> None:
-        self._terms = terms
-        self._masks = {g: np.array([g in _PHASE_GROUPS[p] for p in phases], dtype=float) for g in GROUPS}
-        self._num = len(phases)
-
-    def total(self, posterior: Posterior) -> Sum:
-        """Milliseconds and gradient at every point."""
-        result: Sum | None = None
-        for group, mask in self._masks.items():
-            part = add_up([t for t in self._terms if t.group == group], posterior.names, posterior.parameters, self._num)  # fmt: skip
-            part = Sum(part.value * mask, part.gradient * mask[:, None], part.variance * mask)
-            result = part if result is None else result + part
-        assert result is not None
-        return result
-
-
-def _with_draft_kind(features: Features, points: Sequence[Point]) -> Features:
-    kind = features.kind.copy()
-    kind[[p.phase == "draft" for p in points]] = DRAFT
-    return replace(features, kind=kind)
-
-
-def _most_probable(prior: Posterior, terms: _PhaseTerms, measured: Floats, scatter: Floats) -> tuple[Floats, Floats]:
-    from scipy.optimize import least_squares
-
-    center, spread = prior.theta, np.sqrt(np.diag(prior.covariance))
-    whiten = np.linalg.inv(np.linalg.cholesky(scatter))
-
-    def residuals(theta: Floats) -> Floats:
-        value = np.maximum(terms.total(replace(prior, theta=theta)).value, 1e-12)
-        return np.concatenate([whiten @ (measured - np.log(value)), (theta - center) / spread])
-
-    def jacobian(theta: Floats) -> Floats:
-        total = terms.total(replace(prior, theta=theta))
-        slope = total.gradient / np.maximum(total.value, 1e-12)[:, None]
-        return np.vstack([-whiten @ slope, np.diag(1.0 / spread)])
-
-    found: Any = least_squares(residuals, center, jac=jacobian, method="trf", x_scale=spread, max_nfev=500)
-    if not found.success or not np.isfinite(found.x).all():
-        raise QualityError("the calibration did not converge", str(found.message), "check the times of the points")
-    return np.asarray(found.x, float), np.linalg.inv(found.jac.T @ found.jac)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +98,7 @@ def make_profile(
         name=request.name or f"{model.name}-{topology.name}", title=f"{model.title} on {topology.title}", model=model.name,
         drafter=drafter.name if drafter else None, topology=topology.name, run_id=run_id, machine=machine, engine=engine,
         num_ranks=ranks, context_tokens=request.context, basis=comm.basis, basis_note=comm.note, reference_setting=reference,
-        best_setting=best or _fastest(points, found), settings=settings,
+        best_setting=best or _fastest(points), settings=settings,
         curves=[to_setting_fit(n, c) for n, c in comm.curves.items()],
         parameters=[_parameter(p, t, v) for p, t, v in zip(posterior.priors, posterior.theta, np.diag(posterior.covariance), strict=True)],
         covariance=[[_rounded(v) for v in row] for row in posterior.covariance],
@@ -247,7 +143,7 @@ def _cautions(system: System, points: Sequence[Point], found: Calibration) -> li
     return result
 
 
-def _fastest(points: Sequence[Point], found: Calibration) -> str:
+def _fastest(points: Sequence[Point]) -> str:
     """Setting with the lowest time at comparable points; base without a comparison."""
     best: dict[tuple[str, int, int], tuple[float, str]] = {}
     for p in points:

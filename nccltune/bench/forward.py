@@ -36,6 +36,10 @@ class ForwardBody:
         wanted = weight_bytes // (2 * self.hidden_size * self._element)
         return max(16, min(most, wanted) // 16 * 16)
 
+    def rewind(self) -> None:
+        """Start again at the first weights, so that two captured forwards stream the very same ones."""
+        self._offset = 0
+
     def step(self, num_tokens: int, width: int, message: Any) -> None:
         """Queue the two products; the result is written to ``message`` [tokens, hidden]."""
         torch, hidden = self._torch, self.hidden_size

@@ -16,7 +16,15 @@ from nccltune.schemas.measurement import ErrorKind
 # When one rank has answered with an error, the others may wait for it inside a collective: so long may they take.
 GRACE_S = 5.0
 _STOP_S = 3.0
+# A killed process is gone at once, unless it waits inside the driver; a core dump takes its time.
+_EXIT_S = 5.0
 _TAIL_BYTES = 4000
+
+
+_SIGNAL_ADVICE = {
+    signal.SIGKILL: " (the kernel does that when memory runs out)",
+    signal.SIGBUS: " (usually /dev/shm is full: --shm-size=1g or --ipc=host for a container)",
+}
 
 
 class RankFailure(Exception):  # noqa: N818 - an event of the walk, turned into a record
@@ -39,9 +47,17 @@ class RankGroup:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._replies: list[int] = []
         self._buffers = [b""] * num_ranks
+        self._output_start = [0] * num_ranks
         self._selector = selectors.DefaultSelector()
-        for rank in range(num_ranks):
-            self._spawn(rank)
+        try:
+            for rank in range(num_ranks):
+                self._spawn(rank)
+        except BaseException as error:  # Ctrl-C between two of them included: none may be left behind
+            self.kill()
+            if not isinstance(error, OSError):
+                raise
+            text = f"a rank cannot be started: {error.strerror or error}"
+            raise RankFailure("other", text, len(self._processes), group_alive=False) from error
 
     @property
     def pids(self) -> list[int]:
@@ -62,6 +78,8 @@ class RankGroup:
         Raises RankFailure when a rank does not answer within ``timeout_s``, dies, or answers with an error.
         """
         wanted = list(range(self.num_ranks)) if ranks is None else ranks
+        # What was printed before is about earlier commands, and may be about earlier failures.
+        self._output_start = [self._output_size(rank) for rank in range(self.num_ranks)]
         for index, rank in enumerate(wanted):
             extra = per_rank[index] if per_rank else {}
             self._send(rank, {"op": op, **fields, **extra})
@@ -80,19 +98,17 @@ class RankGroup:
             self._fail(failed[1], failed[0], group_alive=True)
         return [answers[rank] for rank in wanted]
 
-    def output_tail(self) -> str:
-        """The end of what the ranks printed, for the record of a failure."""
-        parts = []
-        for rank in range(self.num_ranks):
-            with contextlib.suppress(OSError):
-                text = (self.workdir / f"rank{rank}.out").read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
-                parts.append(text)
-        return "\n".join(parts)
+    def output_tail(self, rank: int) -> str:
+        """The end of what a rank printed since the last command, for the record of a failure."""
+        with contextlib.suppress(OSError), self._output(rank).open("rb") as file:
+            file.seek(max(self._output_start[rank], self._output_size(rank) - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+        return ""
 
     def close(self) -> None:
         """End the ranks; those that do not end in time are killed."""
-        for rank in range(self.num_ranks):
-            with contextlib.suppress(RankFailure):
+        with contextlib.suppress(RankFailure):
+            for rank in range(self.num_ranks):
                 self._send(rank, {"op": "exit"})
         deadline = time.monotonic() + _STOP_S
         for process in self._processes:
@@ -106,7 +122,8 @@ class RankGroup:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
         for process in self._processes:
-            process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_EXIT_S)
             if process.stdin:
                 with contextlib.suppress(OSError):
                     process.stdin.close()
@@ -118,16 +135,26 @@ class RankGroup:
 
     def _spawn(self, rank: int) -> None:
         read_fd, write_fd = os.pipe()
-        with (self.workdir / f"rank{rank}.out").open("ab") as output:
-            process = subprocess.Popen(
-                local.command(rank, write_fd), stdin=subprocess.PIPE, stdout=output, stderr=output,
-                env=local.environment(), pass_fds=(write_fd,), start_new_session=True,
-            )  # fmt: skip
-        os.close(write_fd)
-        os.set_blocking(read_fd, False)
-        self._processes.append(process)
         self._replies.append(read_fd)
+        try:
+            with self._output(rank).open("ab") as output:
+                process = subprocess.Popen(
+                    local.command(rank, write_fd), stdin=subprocess.PIPE, stdout=output, stderr=output,
+                    env=local.environment(), pass_fds=(write_fd,), start_new_session=True,
+                )  # fmt: skip
+        finally:
+            os.close(write_fd)
+        self._processes.append(process)
+        os.set_blocking(read_fd, False)
         self._selector.register(read_fd, selectors.EVENT_READ, rank)
+
+    def _output(self, rank: int) -> Path:
+        return self.workdir / f"rank{rank}.out"
+
+    def _output_size(self, rank: int) -> int:
+        with contextlib.suppress(OSError):
+            return self._output(rank).stat().st_size
+        return 0
 
     def _send(self, rank: int, message: dict[str, Any]) -> None:
         stdin = self._processes[rank].stdin
@@ -135,7 +162,7 @@ class RankGroup:
         try:
             stdin.write(json.dumps(message).encode() + b"\n")
             stdin.flush()
-        except OSError:
+        except (OSError, ValueError):  # a broken pipe; a pipe that was closed when the group was killed
             self._fail_dead(rank)
 
     def _read(self, wanted: list[int], timeout_s: float) -> list[tuple[int, dict[str, Any]]]:
@@ -153,15 +180,13 @@ class RankGroup:
         return found
 
     def _fail_dead(self, rank: int) -> None:
-        # The rank that died first is the cause; others may have been ended by it.
-        time.sleep(0.1)
-        codes = {r: p.poll() for r, p in enumerate(self._processes)}
-        code = codes[rank]
-        reason = f"ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-        tail = self.output_tail()
+        # The rank that died is the cause; what the others say is about the connection that it broke.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._processes[rank].wait(_EXIT_S)
+        reason = _how_it_ended(self._processes[rank].returncode)
+        tail = self.output_tail(rank)
         self.kill()
-        kind = classify(tail, "crash")
-        raise RankFailure(kind, f"rank {rank} {reason}", rank, group_alive=False)
+        raise RankFailure(classify(tail, "crash"), f"rank {rank} {reason}", rank, group_alive=False)
 
     def _fail_silent(self, op: str, wanted: list[int], answers: dict[int, dict[str, Any]], timeout_s: float) -> None:
         silent = [rank for rank in wanted if rank not in answers]
@@ -184,6 +209,16 @@ class RankGroup:
             self.kill()
             group_alive = False
         raise RankFailure(kind, text, rank, group_alive=group_alive)
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code is None:
+        return "closed its pipe and does not end"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}{_SIGNAL_ADVICE.get(-code, '')}"
+    return f"was ended by signal {-code}"
 
 
 def classify(text: str, otherwise: ErrorKind) -> ErrorKind:

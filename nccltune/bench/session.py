@@ -2,17 +2,19 @@
 
 import itertools
 import shutil
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nccltune.bench.effective import Resolution, resolve
-from nccltune.bench.group import RankGroup
+from nccltune.bench.group import RankFailure, RankGroup
 from nccltune.bench.sampling import Samples, StopRule, sample
+from nccltune.bench.workdir import Workdir, no_room
+from nccltune.errors import MachineError
 from nccltune.parse.nccl_log import NcclLog, parse_nccl_log
 
 _START_TIMEOUT_S = 180.0
+_START_ATTEMPTS = 2
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Session:
 
     def __init__(self, options: SessionOptions) -> None:
         self.options = options
-        self.workdir = Path(tempfile.mkdtemp(prefix="nccltune-"))
+        self._folder: Workdir | None = None
         self.facts: list[dict[str, Any]] = []
         self.nccl_version: str | None = None
         self.num_starts = 0
@@ -54,6 +56,13 @@ class Session:
         self._keys = itertools.count(1)
         self._libraries: dict[tuple[tuple[str, str], ...], str] = {}
         self._echoed: dict[str, dict[str, str]] = {}
+
+    @property
+    def workdir(self) -> Path:
+        """The working folder, made at first use."""
+        if self._folder is None:
+            self._folder = Workdir()
+        return self._folder.path
 
     @property
     def group(self) -> RankGroup:
@@ -150,9 +159,26 @@ class Session:
     def cleanup(self) -> None:
         """Stop the ranks and remove the working folder."""
         self.stop()
-        shutil.rmtree(self.workdir, ignore_errors=True)
+        if self._folder is not None:
+            self._folder.remove()
+            self._folder = None
 
     def _start(self) -> None:
+        """Start the ranks; raises MachineError when they do not come up, because no case could be measured then."""
+        for attempt in range(_START_ATTEMPTS):
+            try:
+                self._start_group()
+                return
+            except RankFailure as failure:
+                self.forget()
+                if attempt == _START_ATTEMPTS - 1:
+                    raise MachineError(
+                        f"the {self.options.num_ranks} ranks do not start",
+                        failure.message,
+                        "see that torch is installed, and that the GPUs and their memory are free",
+                    ) from failure
+
+    def _start_group(self) -> None:
         options = self.options
         devices = options.devices or tuple(range(options.num_ranks))
         self._group = RankGroup(options.num_ranks, self.workdir)
@@ -170,8 +196,12 @@ class Session:
             if self.options.backend == "nccl":
                 # The same file may serve again after a restart: what matters is that no process loads it twice.
                 path = self.workdir / f"libnccl-{len(self._libraries)}.so"
-                if not path.exists():
-                    shutil.copyfile(self.options.libnccl, path)
+                try:
+                    if not path.exists():
+                        shutil.copyfile(self.options.libnccl, path)
+                except OSError as error:
+                    path.unlink(missing_ok=True)
+                    raise no_room(path, error) from error
                 name = str(path)
             self._libraries[key] = name
         return self._libraries[key]

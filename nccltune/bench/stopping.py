@@ -1,5 +1,6 @@
-"""Ctrl-C and SIGTERM during a scan: the first lets the case in flight finish, the second stops at once."""
+"""Ctrl-C, SIGTERM and SIGHUP during a scan: the first lets the case in flight finish, the second stops at once."""
 
+import contextlib
 import signal
 from collections.abc import Callable
 from types import FrameType, TracebackType
@@ -7,17 +8,20 @@ from typing import Any, Self
 
 
 class StopSignals:
-    """A context that turns SIGINT and SIGTERM into ``requested``; outside the main thread it changes nothing."""
+    """A context that turns signals into ``requested``; outside the main thread it changes nothing."""
 
     def __init__(self, on_first: Callable[[], None]) -> None:
         self.requested = False
         self._on_first = on_first
+        self._shielded = False
         self._old: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._old[number] = signal.signal(number, self._handle)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                # Under nohup SIGHUP is ignored, and stays so.
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                    self._old[number] = signal.signal(number, self._handle)
         except ValueError:
             self._old.clear()
         return self
@@ -28,8 +32,16 @@ class StopSignals:
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
+    def shield(self) -> None:
+        """From here on signals change nothing: the ranks are being ended, which is short and must not stop halfway."""
+        self._shielded = True
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._shielded:
+            return
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        self._on_first()
+        # What is drawn may be cut into by this very signal, or the terminal be gone.
+        with contextlib.suppress(OSError, RuntimeError):
+            self._on_first()

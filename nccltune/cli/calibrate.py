@@ -48,7 +48,7 @@ def command(
     output: str,
     as_json: bool,
     quiet: bool,
-    debug: bool,
+    debug: bool,  # noqa: ARG001 - read by the error handler
     verbose: bool,
     **options: Any,
 ) -> None:

@@ -27,7 +27,7 @@ from nccltune.emit import formats
     show_default=True,
     help="Who will read the file.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write there instead of stdout.")
+@click.option("-o", "--output", metavar="FILE", help="Write there instead of stdout (-).")
 @click.option("--full", is_flag=True, help="Keep variables whose effect is within noise.")
 @click.option(
     "--objective",
@@ -88,7 +88,7 @@ def command(
     """Write the settings worth exporting, in the format their reader needs, each with its measured gain.
 
     \b
-    nccltune emit --run run -o nccl.env what the launch script sources
+    nccltune emit --run run -o nccl.env                           what the launch script sources
     nccltune emit --run run --format k8s --objective both:0.7     balance decode and prefill
     nccltune emit --run run --format sglang-args --draft-tokens 4 flags for sglang.launch_server
     nccltune emit --setting seed --format docker                  a shipped setting, not measured here
@@ -101,7 +101,7 @@ def command(
     _console.warn(_console.stderr(quiet), list(emitted.document.warnings))
     if as_json:
         _console.print_json(emitted.to_json())
-    elif output is None:
+    elif emitted.path is None:
         click.echo(emitted.text, nl=False)
     else:
         _console.stderr(quiet).print(

@@ -66,8 +66,8 @@ def command(
     accept_rates: str | None,
     as_json: bool,
     quiet: bool,
-    debug: bool,
-    verbose: bool,
+    debug: bool,  # noqa: ARG001 - read by the error handler
+    verbose: bool,  # noqa: ARG001 - the table is already whole
     **options: Any,
 ) -> None:
     """Predict verify time, cycle, tokens/s and the best number of draft tokens.

@@ -36,13 +36,13 @@ def resolve_acceptance(
         if log.survival is not None:
             found = from_rates([min(v, 1.0) for v in log.survival], f"{accept_log.name}: rates by position", "survival")
         else:
-            steps, how = _steps(accept_steps or log.num_drafts, log.mean, draft_tokens)
+            steps, how = _steps(accept_steps or log.num_drafts, draft_tokens)
             found = _mean(log.mean, steps, f"{accept_log.name}: mean of {len(log.values)} accept lengths{how}")
         found.warnings.extend(log.warnings)
         return found
     if accept_length is None:
         return None
-    steps, how = _steps(accept_steps, accept_length, draft_tokens)
+    steps, how = _steps(accept_steps, draft_tokens)
     return _mean(accept_length, steps, f"accept length as given{how}")
 
 
@@ -65,7 +65,7 @@ def _mean(mean: float, steps: int, source: str) -> Acceptance:
     )
 
 
-def _steps(known: int | None, mean: float, draft_tokens: Sequence[int]) -> tuple[int, str]:
+def _steps(known: int | None, draft_tokens: Sequence[int]) -> tuple[int, str]:
     if known is not None:
         return known, f" over {known} drafts"
     widest = max((d for d in draft_tokens if d > 1), default=0) - 1

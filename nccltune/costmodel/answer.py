@@ -39,16 +39,24 @@ class Columns:
     speedup: Estimate | None
 
 
-def columns(priced: Priced, setting_ids: dict[str, int], acceptance: Acceptance | None) -> Columns:
-    """Compute every column. Rows of one batch size and setting are compared with their own row at 1 draft token."""
+def columns(
+    priced: Priced, setting_ids: dict[str, int], acceptance: Acceptance | None, *, other_drafter: bool = False
+) -> Columns:
+    """Compute every column. Rows of one batch size and setting are compared with their own row at 1 draft token.
+
+    ``other_drafter``: the calibrated cycles were of another drafter, so cycles are extrapolated.
+    """
     analytic = np.full(len(priced.rows), SOURCES.index("analytic"), dtype=np.int8)
-    whole = coverage_source(priced, setting_ids, analytic)
+    whole, round_trip = (coverage_source(priced, setting_ids, phase) for phase in ("verify", "cycle"))
+    if other_drafter:
+        floor = np.where(priced.rows.draft_tokens > 1, SOURCES.index("extrapolated"), 0)
+        round_trip = np.maximum(round_trip, floor).astype(np.int8)
     verify = priced.estimate(priced.verify, whole, noise=True)
-    cycle = priced.estimate(priced.cycle, whole, noise=True)
+    cycle = priced.estimate(priced.cycle, round_trip, noise=True)
     base = _plain_rows(priced)
     ratio = cycle.value / cycle.value[base]
     sd = _cycle_ratio_sd(priced, np.arange(len(priced.rows)), base)
-    source = np.maximum(whole, whole[base]).astype(np.int8)
+    source = np.maximum(round_trip, round_trip[base]).astype(np.int8)
     even = Estimate(ratio, ratio * np.exp(-Z90 * sd), ratio * np.exp(Z90 * sd), source)
     length, tokens, speedup = _yield(priced, acceptance, cycle, even)
     calibrated = priced.posterior.seen is not None
@@ -166,7 +174,7 @@ def _ties(c: Columns, others: NDArray[np.intp], top: int) -> NDArray[np.bool_]:
     return np.asarray(gap <= np.hypot(time_half, half * np.sqrt(apart)), dtype=bool)
 
 
-def sensitivity(c: Columns, rows: Sequence[Row], best: Best | None, num_allreduces: int, num_draft: int) -> Sensitivity:
+def sensitivity(rows: Sequence[Row], best: Best | None, num_allreduces: int, num_draft: int) -> Sensitivity:
     """What 1 us per all-reduce and 0.1 of accept length are worth (at the best row, or the first without acceptance)."""
     index = next((i for i, r in enumerate(rows) if best and (r.batch_size, r.draft_tokens) == (best.batch_size, best.draft_tokens)), 0)  # fmt: skip
     row = rows[index]

@@ -7,6 +7,7 @@ from pathlib import Path
 from nccltune import registry
 from nccltune.costmodel import comm as comm_room
 from nccltune.costmodel import profile as profiles
+from nccltune.costmodel.cautions import Case, cautions
 from nccltune.costmodel.comm import Comm
 from nccltune.costmodel.posterior import Posterior
 from nccltune.costmodel.priors import all_priors
@@ -74,7 +75,6 @@ def resolve(question: Question) -> Basis:
         profile = None
     topology = registry.load_topology(_topology_name(question, run, profile))
     what_if: list[str] = []
-    warnings: list[str] = []
     ranks = question.ranks or (fit.num_ranks if fit else profile.num_ranks if profile else topology.num_gpus)
     drafter = _drafter(question, model, profile)
     priced_model = with_quantization(model, question.quant) if question.quant else model
@@ -94,8 +94,10 @@ def resolve(question: Question) -> Basis:
     if inferred_here and not known_ratio and reference in comm.curves:
         guessed = comm_room.guess(topology, ranks, setting, comm.curves[reference])
         system = replace(system, guesses={setting.name: guessed})
-    warnings += _cautions(fit, run, topology, comm, setting, system, profile, direct, ranks)
-    context = question.context if question.context is not None else (profile.context_tokens if profile else DEFAULT_CONTEXT)
+    warnings = cautions(Case(fit, run, topology, setting, system, profile, direct))
+    context = (
+        question.context if question.context is not None else (profile.context_tokens if profile else DEFAULT_CONTEXT)
+    )
     kept = profile if direct else None
     same_pair = profile is not None and profile.model == model.name and question.drafter is None
     acceptance = profile.acceptance if profile and same_pair and (run is None or question.profile) else None
@@ -221,42 +223,6 @@ def _with(posterior: Posterior, priors: list) -> Posterior:  # type: ignore[type
     if seen is not None:
         seen = replace(seen, gradient=np.hstack([seen.gradient, np.zeros((len(seen.residual), new))]))
     return Posterior((*posterior.priors, *priors), theta, covariance, seen, posterior.scale)
-
-
-def _cautions(
-    fit: Fit | None, run: Run | None, topology: Topology, comm: Comm, setting: Setting, system: System,
-    profile: Profile | None, direct: bool, ranks: int,
-) -> list[str]:  # fmt: skip
-    found = []
-    if run is not None and run.manifest.backend == "gloo":
-        found.append(
-            "the run measured gloo over local CPU processes: its all-reduce times stand for no GPU machine; scan on the "
-            "serving machine before using these numbers"
-        )
-    elif run is not None and run.manifest.machine.topology is None:
-        found.append(f"no machine file matches the run's machine: weights are streamed as on {topology.title}; see 'nccltune topology detect'")  # fmt: skip
-    if fit is not None and profile is None:
-        found.append(f"no engine point of {system.model.title} on this machine: compute is analytic and wide; add one with 'nccltune calibrate --point decode:1:MS'")  # fmt: skip
-    if fit is not None and profile is not None and not direct:
-        found.append(f"compute parameters are those of profile {profile.name}, carried over and widened")
-    if setting.name in system.inferred([setting.name]):
-        calibrated = direct and fit is None and any(p.name == f"setting:{setting.name}" for p in (profile.parameters if profile else []))  # fmt: skip
-        found.append(
-            f"no all-reduce curve of setting '{setting.name}' was measured: it is "
-            + ("inferred from engine points, extrapolated away from their message sizes" if calibrated else "the reference curve times what NCCL's own cost model says of the two, with a wide interval")
-        )  # fmt: skip
-    if topology.links.kind == "nvlink" and fit is None and 1 < ranks <= 8:
-        found.append("on NVLink, SGLang's own all-reduce carries decode-size messages unless it is disabled: NCCL settings then change nothing ('nccltune doctor')")  # fmt: skip
-    need = _resident(system)
-    if need > topology.gpu.memory_bytes:
-        found.append(f"{system.model.title} needs {need / 1e9:.0f} GB of weights per rank at {ranks} ranks; {topology.gpu.name} has {topology.gpu.memory_bytes / 1e9:.0f} GB")  # fmt: skip
-    return found
-
-
-def _resident(system: System) -> float:
-    from nccltune.costmodel.weights import resident_bytes
-
-    return float(resident_bytes(system.model, system.num_ranks))
 
 
 def _text(profile: Profile | None, direct: bool, fit: Fit | None, comm: Comm, topology: Topology) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,13 +16,15 @@ from nccltune.schemas.fit import CurvePoint, Fit, SettingFit
 from nccltune.schemas.setting import BASE, Setting
 from nccltune.schemas.topology import Topology
 
+CurveBasis = Literal["measured", "published", "analytic"]
+
 
 @dataclass(frozen=True, slots=True)
 class Comm:
     """Curves by setting name, how they were obtained (priors.COMM_SPREAD) and a sentence on it."""
 
     curves: Mapping[str, CommCurve]
-    basis: str
+    basis: CurveBasis
     note: str
 
 
@@ -58,7 +61,7 @@ def fit_comm(fit: Fit, num_ranks: int, links_kind: str) -> Comm:
         curves[name] = curve_from_fit(source, fit.num_ranks, f"run {fit.run_id}, {fit.timing}")
     if not curves:
         raise NoBasisError(f"run {fit.run_id} has no usable all-reduce times", "every setting failed or was disqualified", "scan again and look at the first error")  # fmt: skip
-    basis = "measured" if fit.timing == "in-forward" else "published"
+    basis: CurveBasis = "measured" if fit.timing == "in-forward" else "published"
     note = f"run {fit.run_id}: {fit.machine}, {fit.num_ranks} ranks, {fit.timing}"
     if num_ranks == fit.num_ranks or num_ranks == 1:
         return Comm(curves if num_ranks > 1 else {}, basis, note)

@@ -69,27 +69,28 @@ def price(system: System, rows: Rows, posterior: Posterior, setting_ids: dict[st
     terms = terms_of(system, rows)
     theta, names, num = posterior.parameters, posterior.names, len(rows)
     groups = {g: add_up([t for t in terms if t.group == g], names, theta, num) for g in GROUPS}
-    return Priced(rows, posterior, terms, groups, belief.correction(posterior, features_of(system, rows, setting_ids)))
+    return Priced(rows, posterior, terms, groups, belief.correction(posterior, features_of(rows, setting_ids)))
 
 
-def features_of(system: System, rows: Rows, setting_ids: dict[str, int]) -> Features:
+def features_of(rows: Rows, setting_ids: dict[str, int]) -> Features:
     """Features of whole forwards for the smooth correction."""
     ids = np.array([setting_ids.get(name, -1 - i) for i, name in enumerate(rows.settings)], dtype=np.intp)
     kind = np.where(rows.draft_tokens > 1, VERIFY, DECODE).astype(np.intp)
     return Features(rows.num_tokens, rows.context_tokens, kind, ids[rows.setting])
 
 
-def coverage_source(priced: Priced, setting_ids: dict[str, int], analytic: Sources) -> Sources:
-    """Source of a whole time: measured at a calibrated point, interpolated between, extrapolated beyond them.
+def coverage_source(priced: Priced, setting_ids: dict[str, int], phase: str) -> Sources:
+    """Source of a whole time (``verify`` or ``cycle``): measured at a point of that phase, interpolated between points.
 
-    Without points it is what the terms say, at best analytic.
+    Beyond the points it is extrapolated, without any analytic. Plain decode counts for both phases.
     """
-    seen = priced.posterior.seen
+    seen, rows = priced.posterior.seen, priced.rows
     if seen is None:
-        return np.minimum(np.maximum(analytic, SOURCES.index("analytic")), SOURCES.index("analytic")).astype(np.int8)
-    rows, points = priced.rows, seen.features
+        return np.full(len(rows), SOURCES.index("analytic"), dtype=np.int8)
+    points = seen.features
     ids = np.array([setting_ids.get(name, -1 - i) for i, name in enumerate(rows.settings)])[rows.setting]
     kind = np.where(rows.draft_tokens > 1, VERIFY, DECODE)
+    same_phase = np.array([p in (phase, "decode") for p in seen.phases])
     result = np.full(len(rows), SOURCES.index("extrapolated"), dtype=np.int8)
     for which in (DECODE, VERIFY):
         for setting in set(points.setting.tolist()):
@@ -101,6 +102,8 @@ def coverage_source(priced: Priced, setting_ids: dict[str, int], analytic: Sourc
             near = (rows.context_tokens <= 2 * context.max()) & (2 * rows.context_tokens >= context.min())
             inside = here & near & (rows.num_tokens >= tokens.min()) & (rows.num_tokens <= tokens.max())
             result[inside] = SOURCES.index("interpolated")
-            exact = np.isin(rows.num_tokens, tokens) & np.isin(rows.context_tokens, context)
+            exact = np.zeros(len(rows), dtype=bool)
+            for i in np.flatnonzero(mine & same_phase):
+                exact |= (rows.num_tokens == points.num_tokens[i]) & (rows.context_tokens == points.context_tokens[i])
             result[inside & exact] = SOURCES.index("measured")
     return result

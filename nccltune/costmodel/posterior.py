@@ -25,7 +25,8 @@ NOISE = 0.014
 _TOKENS_LENGTH = 1.2  # in ln(tokens): a factor of about 3
 _CONTEXT_LENGTH = 1.5
 _KIND_CORRELATION = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
-_SETTING_CORRELATION = 0.7
+# What differs between settings is communication, which has its own curve: little is left for the correction.
+_SETTING_CORRELATION = 0.9
 DECODE, VERIFY, DRAFT = 0, 1, 2
 
 
@@ -54,6 +55,7 @@ class Seen:
     features: Features
     residual: Floats
     gradient: Floats
+    phases: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,8 @@ def predict(
     if basis.shipped and question.run is None:
         warnings.insert(0, _reference_warning(basis))
     priced = price_rows(basis, basis.setting, batches, widths)
-    columns = answer.columns(priced, basis.setting_ids, acceptance)
+    other_drafter = any(text.startswith("drafter") for text in basis.what_if)
+    columns = answer.columns(priced, basis.setting_ids, acceptance, other_drafter=other_drafter)
     model = basis.system.model
     num_allreduces = model.num_allreduces if basis.system.num_ranks > 1 else 0
     rows = answer.rows_of(columns, num_allreduces, model.allreduce_bytes(1))
@@ -68,7 +69,7 @@ def predict(
         acceptance=_acceptance_used(acceptance), rows=rows, baseline=_baseline(basis.setting, rows[0]),
         default_setting_baseline=_default_baseline(basis, batches[0]),
         best=best[0] if best else None, best_by_batch=best,
-        sensitivity=answer.sensitivity(columns, rows, best[0] if best else None, num_allreduces, ALLREDUCES_PER_DRAFT_FORWARD),
+        sensitivity=answer.sensitivity(rows, best[0] if best else None, num_allreduces, ALLREDUCES_PER_DRAFT_FORWARD),
         adaptive_config=answer.adaptive_config(best, rows), findings=answer.findings(rows) if basis.posterior.seen is not None else [],
         explain=explain_row(priced, basis, _explained(rows)) if explain else None,
         explained_row=rows[_explained(rows)] if explain else None, warnings=warnings,

@@ -49,7 +49,12 @@ def posterior_of(profile: Profile) -> Posterior:
             np.array([ids[p.point.setting.name] for p in profile.points], dtype=np.intp),
         )
         residual = np.log([p.point.time_ms / p.model_ms for p in profile.points])
-        seen = Seen(features, residual, np.array([p.gradient for p in profile.points]))
+        seen = Seen(
+            features,
+            residual,
+            np.array([p.gradient for p in profile.points]),
+            tuple(p.point.phase for p in profile.points),
+        )
     return Posterior(priors, theta, np.array(profile.covariance), seen, profile.discrepancy.scale)
 
 

@@ -80,7 +80,11 @@ def _statement(reading: Reading, text: str, line: int) -> int:
                             "write NAME=value")  # fmt: skip
             return len(whole)
         reading.problem(
-            "file-refused", line, None, f"Compose refuses the file at '{whole.strip()}'", "write NAME=value"
+            "file-refused",
+            line,
+            None,
+            f"Compose refuses the file at '{whole.partition('=')[0].strip()}'",
+            "write NAME=value",
         )
         return 0
     name = match.group(1)

@@ -46,6 +46,7 @@ def emit(
     Raises InputError for what cannot be done, QualityError for what should not be done without ``force=True``.
     """
     options = Options(**fields)
+    output = None if output is None or str(output) == "-" else output
     module = formats.get(options.format)
     if options.base not in BASES:
         raise InputError(f"'{options.base}' is no base environment", f"known: {', '.join(BASES)}", "choose one")
@@ -118,12 +119,7 @@ def check_writable(path: Path, *, force: bool) -> None:
             raise InputError(
                 f"cannot read {path}", error.strerror or str(error), "choose another place with -o"
             ) from error
-        ours = (
-            MARK.encode() in head
-            or b'"nccltune.' in head
-            or head.startswith(b"--speculative-algorithm")
-            or not head.strip()
-        )
+        ours = MARK.encode() in head or b'"nccltune.' in head or head.startswith(b"--") or not head.strip()
         if not ours:
             raise InputError(
                 f"{path} exists and was not written by nccltune",

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from nccltune.knobs import Version
 
 SCHEMA = "nccltune.check"
 SCHEMA_VERSION = 1
+HIDDEN = "(hidden)"
 MAX_FILE_BYTES = 4 * 1024 * 1024
 _MISREAD = ("quotes", "inline-comment", "no-expansion", "interpolated", "spaces")
 # The same slip has other names in other readers; one report of it per line is enough.
@@ -87,8 +88,28 @@ def check_file(path: str, form: str = "auto", version: Version | None = None, pi
             findings += against_process(reading, pid)
     elif pid is not None:
         raise InputError(f"a {chosen} file holds no variables to compare with a process", "", "leave out --running")
+    findings = [_redacted(finding, reading) for finding in findings]
     ordered = sorted(findings, key=lambda f: (f.line or 10**9, f.level))
-    return Report(path, chosen, form == "auto", reading.values(), ordered)
+    return Report(path, chosen, form == "auto", _shown(reading, chosen), ordered)
+
+
+def _shown(reading: Reading, form: str) -> dict[str, str]:
+    """The values to report: other programs' variables may hold secrets, so only their names leave the file."""
+    if form in ("tuner-csv", "sglang-args"):
+        return reading.values()
+    return {name: value if name.startswith("NCCL_") else HIDDEN for name, value in reading.values().items()}
+
+
+def _redacted(finding: Finding, reading: Reading) -> Finding:
+    """The finding without the value of a variable that is not NCCL's."""
+    if finding.variable is None or finding.variable.startswith("NCCL_"):
+        return finding
+    message, advice = finding.message, finding.advice
+    for entry in reading.entries:
+        if entry.name == finding.variable and entry.value:
+            for secret in (entry.value, entry.value.strip("\"' ")):
+                message, advice = (text.replace(secret, HIDDEN) if secret else text for text in (message, advice))
+    return replace(finding, message=message, advice=advice)
 
 
 def written_for(text: str) -> Version | None:

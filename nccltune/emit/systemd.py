@@ -69,7 +69,11 @@ def read(text: str) -> Reading:
                 else "a name is letters, digits and underscores"
             )
             reading.problem(
-                "dropped", item.line, name, f"systemd drops '{item.key}={item.value}': the name is not valid", advice
+                "dropped",
+                item.line,
+                name,
+                f"systemd drops the assignment to '{item.key}': the name is not valid",
+                advice,
             )
         else:
             reading.add(item.key, item.value, item.line)

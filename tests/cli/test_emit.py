@@ -220,6 +220,10 @@ def test_output_file_is_replaced_only_when_ours(capsys, run, tmp_path):
     assert list(tmp_path.glob(".*.tmp")) == []
 
 
+def test_dash_is_stdout(capsys, run):
+    assert call(capsys, run, "-o", "-")[1].startswith("# nccltune emit")
+
+
 def test_python_twin(run):
     emitted = nccltune.emit(run, format="docker", setting="NCCL_ALGO=Ring")
     assert formats.get("docker").parse(emitted.text)["NCCL_ALGO"] == "allreduce:ring"

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from flat_curve import flat
 
 from nccltune import registry
-from nccltune.calibration import Request, calibrate, calibrate_points
+from nccltune.calibration import Request, calibrate
 from nccltune.costmodel import profile as profiles
+from nccltune.costmodel.fitting import calibrate_points
 from nccltune.costmodel.forward import price
 from nccltune.costmodel.posterior import Posterior
 from nccltune.costmodel.priors import all_priors
@@ -14,7 +16,6 @@ from nccltune.errors import InputError
 from nccltune.reference import POINTS, reference_profile, write_reference
 from nccltune.schemas.points import Point
 from nccltune.schemas.setting import Setting
-from tests.unit.costmodel.curves import flat
 
 FAST, SLOW = Setting.make({"NCCL_PROTO": "LL"}, "fast"), Setting.make({"NCCL_PROTO": "Simple"}, "slow")
 
@@ -117,7 +118,9 @@ def test_a_point_that_does_not_belong_is_named():
 
 
 def test_a_profile_survives_its_file(tmp_path):
-    profile = calibrate(Request("qwen3-30b-a3b", (Point(phase="decode", batch_size=1, time_ms=4.57),), topology="h200-x2"))
+    profile = calibrate(
+        Request("qwen3-30b-a3b", (Point(phase="decode", batch_size=1, time_ms=4.57),), topology="h200-x2")
+    )
     profiles.save_profile(profile, tmp_path / "p.json")
     loaded = profiles.load_profile(str(tmp_path / "p.json"))
     assert loaded == profile

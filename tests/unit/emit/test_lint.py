@@ -174,3 +174,11 @@ def test_conf_files_are_found_in_nccls_order(tmp_path):
 def test_readers_never_crash_on_any_text(form, text):
     reading = formats.get(form).read(text)
     assert all(isinstance(value, str) for value in reading.values().values())
+
+
+def test_values_of_other_programs_are_not_reported(tmp_path):
+    text = 'HF_TOKEN="s3cret"\nHF_TOKEN=s3cret\nexport HF_TOKEN=s3cret\nmy-key=s3cret\nNCCL_PROTO=LL\n'
+    for form in ("auto", *formats.NAMES):
+        if form == "json":
+            continue  # not JSON: the parser's own message quotes nothing
+        assert "s3cret" not in str(check(tmp_path, text, form).to_json()), form

@@ -33,7 +33,10 @@ def test_positions_of_vllm_are_survival():
     assert found.num_drafts == 5
 
 
-@pytest.mark.parametrize("file", ["03-v041-no-spec-retraction.txt", "04-comma-form-cuda-graph-off-then-on.txt", "20-custom-allreduce-disabled.txt"])
+@pytest.mark.parametrize(
+    "file",
+    ["03-v041-no-spec-retraction.txt", "04-comma-form-cuda-graph-off-then-on.txt", "20-custom-allreduce-disabled.txt"],
+)
 def test_a_log_without_speculation_gives_no_accept_length(file):
     with pytest.raises(InputError, match="no accept length"):
         read_accept_log(CASES / file)
