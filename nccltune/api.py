@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from nccltune.bench.options import Event
     from nccltune.bench.report import ScanResult
     from nccltune.bench.request import ScanRequest
-    from nccltune.calibration import Request as Calibration
     from nccltune.emit.emission import Emitted
     from nccltune.emit.lint import Report
     from nccltune.schemas.fit import Fit
+    from nccltune.schemas.points import Point
     from nccltune.schemas.prediction import Prediction
     from nccltune.schemas.profile import Profile
 
@@ -120,29 +120,59 @@ def predict(
     context: int | None = None,
     accept_length: float | None = None,
     accept_rates: Sequence[float] | None = None,
+    tree_rates: Sequence[Sequence[float]] | None = None,
     accept_kind: Literal["auto", "survival", "conditional"] = "auto",
     accept_log: str | Path | None = None,
     accept_steps: int | None = None,
+    topk: int = 1,
+    num_steps: int | None = None,
     explain: bool = False,
 ) -> Prediction:
     """Predict verify time, cycle, tokens/s and the best draft-token count; without a run from a shipped reference.
 
-    Raises InputError for what does not fit together or is impossible.
+    ``topk`` above 1 is a tree of ``num_steps`` steps; ``tree_rates`` are its acceptance by position and rank. Raises InputError for what does not fit together or is impossible.
     """
     from nccltune.costmodel import prediction
     from nccltune.costmodel.acceptance_input import resolve_acceptance
     from nccltune.costmodel.basis import Question
+    from nccltune.costmodel.tree import Shape
 
+    shape = Shape(topk, num_steps)
     acceptance = resolve_acceptance(
-        accept_length=accept_length, accept_rates=accept_rates, accept_kind=accept_kind,
-        accept_log=Path(accept_log) if accept_log else None, accept_steps=accept_steps, draft_tokens=draft_tokens,
+        accept_length=accept_length, accept_rates=accept_rates, accept_kind=accept_kind, tree_rates=tree_rates,
+        accept_log=Path(accept_log) if accept_log else None, accept_steps=accept_steps, draft_tokens=draft_tokens, shape=shape,
     )  # fmt: skip
     question = Question(model, drafter, topology, Path(run) if run else None, profile, setting, ranks, quant, context)
-    return prediction.predict(question, draft_tokens, batch, acceptance, explain=explain)
+    return prediction.predict(question, draft_tokens, batch, acceptance, shape=shape, explain=explain)
 
 
-def calibrate(request: Calibration) -> Profile:
-    """Fit engine points into a profile: ``nccltune.calibration.Request`` says which, ``costmodel.profile`` writes it."""
+def calibrate(
+    model: str,
+    points: str | Path | Sequence[str] | Sequence[Point],
+    *,
+    run: str | Path | None = None,
+    topology: str | None = None,
+    drafter: str | None = None,
+    ranks: int | None = None,
+    engine: str = "",
+    context: int = 4096,
+    name: str = "",
+    allow_mixed: bool = False,
+    output: str | Path | None = None,
+) -> Profile:
+    """Fit engine points into a profile, and write it to ``output`` if given.
+
+    ``points``: the path of a CSV, texts such as ``decode:1:11.26``, or Point records. Raises InputError.
+    """
     from nccltune.calibration import calibrate as fit_points
+    from nccltune.calibration import gather_request
+    from nccltune.costmodel.profile import save_profile
 
-    return fit_points(request)
+    request = gather_request(
+        points, Path(run) if run else None, model=model, context=context, topology=topology, drafter=drafter,
+        ranks=ranks, engine=engine, name=name, allow_mixed=allow_mixed,
+    )  # fmt: skip
+    profile = fit_points(request)
+    if output is not None:
+        save_profile(profile, Path(output))
+    return profile

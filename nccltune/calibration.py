@@ -181,14 +181,17 @@ def _rounded(value: float) -> float:
 
 
 def gather_request(
-    points: Path | None, given: Sequence[str], run: Path | None, *, model: str, context: int, **options: Any
+    points: str | Path | Sequence[str] | Sequence[Point], run: Path | None, *, model: str, context: int, **options: Any
 ) -> Request:
-    """Build a request from a points file and points of the command line; setting names of the run are known."""
+    """Build a request from a points file, texts or records; setting names of the run are known."""
     known: dict[str, Setting] = {}
     if run is not None:
         fit = Run.load(run).load_fit()
         known = {s.setting.name: s.setting for s in fit.settings} if fit else {}
-    found = read_points(points, known) if points else []
-    found += [parse_point(text, known) for text in given]
-    inputs = tuple(str(x.name) for x in (points, run) if x is not None)
-    return Request(model, tuple(found), run, context=context, inputs=inputs, **options)
+    inputs = [run.name] if run else []
+    if isinstance(points, str | Path):
+        found = read_points(Path(points), known)
+        inputs.append(Path(points).name)
+    else:
+        found = [p if isinstance(p, Point) else parse_point(p, known) for p in points]
+    return Request(model, tuple(found), run, context=context, inputs=tuple(inputs), **options)

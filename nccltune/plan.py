@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from nccltune.errors import InputError
@@ -95,6 +96,13 @@ class Plan:
         ]
         text = "|".join(parts + sorted(setting.id for setting in self.settings))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def cases(self) -> Iterator[Case]:
+        """Every case, in the order of settings, timings and sizes."""
+        for setting in self.settings:
+            for timing in self.timings:
+                for size in self.size_bytes:
+                    yield self.case(setting, size, timing)
 
     def case(self, setting: Setting, size_bytes: int, timing: Timing) -> Case:
         """The case of one point."""

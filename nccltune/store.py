@@ -1,14 +1,17 @@
 """Run folders and JSON files: create, append, load, resume. The only module that opens result files."""
 
+import contextlib
+import gc
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from nccltune.errors import InputError, NccltuneError
+from nccltune.methods import NCCL
 from nccltune.schemas import fit as fit_schema
 from nccltune.schemas import measurement as measurement_schema
 from nccltune.schemas import run as run_schema
@@ -20,6 +23,12 @@ from nccltune.schemas.run import Manifest
 MANIFEST = "manifest.json"
 MEASUREMENTS = "measurements.jsonl"
 FIT = "fit.json"
+
+# How every line of measurements.jsonl begins. What begins like this and is no JSON was cut by a crash.
+_HEADER = {"schema": measurement_schema.SCHEMA, "schema_version": measurement_schema.SCHEMA_VERSION}
+_LINE_START = json.dumps(_HEADER)[:-1].encode() + b", "
+_CUT_START = f'{{"schema": "{measurement_schema.SCHEMA}"'.encode()
+_BOM = b"\xef\xbb\xbf"
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -73,15 +82,17 @@ class Run:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
+        self.num_cut_lines = 0
+        """Lines that the last ``measurements()`` left out because a crash had cut them."""
 
     @classmethod
     def create(cls, path: Path, manifest: Manifest) -> "Run":
         """Make the folder; an existing run is never overwritten (InputError)."""
-        if (path / MANIFEST).exists():
-            raise InputError(
-                f"{path} already holds a run", "runs are never overwritten", f"use --resume {path}, or another -o"
-            )
         try:
+            if (path / MANIFEST).exists() or (path / MEASUREMENTS).exists():
+                raise InputError(
+                    f"{path} already holds a run", "runs are never overwritten", f"use --resume {path}, or another -o"
+                )
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise NccltuneError(
@@ -95,10 +106,12 @@ class Run:
     def load(cls, path: Path) -> "Run":
         """Open an existing run folder (or the path of its manifest)."""
         folder = path.parent if path.name == MANIFEST else path
-        if not (folder / MANIFEST).is_file():
-            raise InputError(
-                f"{path} is not a run folder", f"it has no {MANIFEST}", "give the folder that 'nccltune scan' wrote"
-            )
+        try:
+            why = "" if (folder / MANIFEST).is_file() else f"it has no {MANIFEST}"
+        except OSError as error:
+            why = error.strerror or str(error)
+        if why:
+            raise InputError(f"{path} is not a run folder", why, "give the folder that 'nccltune scan' wrote")
         return cls(folder, load_document(folder / MANIFEST, Manifest, run_schema.SCHEMA, run_schema.SCHEMA_VERSION))
 
     def save(self) -> None:
@@ -114,7 +127,7 @@ class Run:
         """Append finished cases and flush them to disk; a cut last line of an earlier crash is ended first."""
         path = self.path / MEASUREMENTS
         lines = "".join(
-            json.dumps({"schema": measurement_schema.SCHEMA, "schema_version": measurement_schema.SCHEMA_VERSION, **m.model_dump(mode="json", exclude_defaults=True)})
+            json.dumps({**_HEADER, **m.model_dump(mode="json", exclude_defaults=True)})
             + "\n"
             for m in measurements
         )  # fmt: skip
@@ -133,25 +146,50 @@ class Run:
             ) from error
 
     def measurements(self) -> list[Measurement]:
-        """Load every readable measurement; later lines of the same case win. A cut line (crash) is left out."""
+        """Load the measurements of NCCL settings; what was measured beside NCCL is left out."""
+        return [m for m in self.all_measurements() if m.method == NCCL]
+
+    def all_measurements(self) -> list[Measurement]:
+        """Load every measurement; later lines of the same case win.
+
+        A line cut by a crash is left out and counted (its case is measured again on resume); any other line that is no
+        measurement of this schema and version raises InputError. 100,000 lines take about 2 s (benchmarks/run_load.py).
+        """
         path = self.path / MEASUREMENTS
-        if not path.is_file():
-            return []
         found: dict[str, Measurement] = {}
-        for number, line in enumerate(path.read_bytes().splitlines(), 1):
-            if not line.strip():
-                continue
-            measurement = self._parse(line, number)
-            if measurement is not None:
-                found[measurement.case_id] = measurement
+        self.num_cut_lines = 0
+        try:
+            with path.open("rb") as file, _collector_paused():
+                for number, line in enumerate(file, 1):
+                    measurement = self._parse(line, number)
+                    if measurement is not None:
+                        found[measurement.case_id] = measurement
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise InputError(
+                f"cannot read {path}", error.strerror or str(error), "check the path and its permissions"
+            ) from error
         return list(found.values())
 
     def _parse(self, line: bytes, number: int) -> Measurement | None:
+        if line.startswith(_LINE_START):
+            # Text to record in one validated step; what does not pass is looked at closely below.
+            with contextlib.suppress(ValidationError):
+                return Measurement.model_validate_json(b"{" + line[len(_LINE_START) :])
+        line = (line.removeprefix(_BOM) if number == 1 else line).strip(b" \t\r\n\0")
+        if not line:
+            return None
+        where = f"{self.path / MEASUREMENTS}:{number}"
         try:
             document = json.loads(line)
-        except ValueError:
-            return None  # a line cut by a crash: that case is measured again on resume
-        where = f"{self.path / MEASUREMENTS}:{number}"
+        except ValueError as error:
+            if line.startswith(_CUT_START) or _CUT_START.startswith(line):
+                self.num_cut_lines += 1
+                return None
+            raise InputError(
+                f"{where} is not a measurement", f"it is not JSON: {error}", "remove that line and resume the run"
+            ) from error
         document = check_header(document, measurement_schema.SCHEMA, measurement_schema.SCHEMA_VERSION, where)
         fields = {key: value for key, value in document.items() if key not in ("schema", "schema_version")}
         try:
@@ -174,6 +212,18 @@ class Run:
         """Load the fit, or None when this run has none yet."""
         path = self.path / FIT
         return load_document(path, Fit, fit_schema.SCHEMA, fit_schema.SCHEMA_VERSION) if path.is_file() else None
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause the cyclic garbage collector: records hold no cycles, and it would walk all of them again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _ends_with_newline(path: Path) -> bool:

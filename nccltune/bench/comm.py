@@ -1,5 +1,6 @@
-"""Communicators of one rank: NCCL by ctypes, or torch.distributed. Both queue an in-place sum on the current stream."""
+"""Communicators of one rank: NCCL by ctypes, or torch.distributed; bench.beside has those beside NCCL."""
 
+import abc
 import contextlib
 import os
 import pathlib
@@ -19,16 +20,44 @@ def set_nccl_env(env: dict[str, str]) -> None:
     os.environ.update(env)
 
 
-class NcclComm:
+class Comm(abc.ABC):
+    """What a bench times: sums over the ranks, queued on a stream or captured in a CUDA graph."""
+
+    buffer: Any = None
+    """Memory that messages must lie in, at least as long as the bench asked for; None: any memory will do."""
+
+    @abc.abstractmethod
+    def all_reduce(self, tensor: Any, stream: Any) -> Any:
+        """Queue a sum of ``tensor`` over the ranks and return the tensor that holds it (``tensor``, if in place)."""
+
+    def capturing(self) -> contextlib.AbstractContextManager[Any]:
+        """Context around every graph capture; on leaving it ranks may exchange what the graph needs to run."""
+        return contextlib.nullcontext()
+
+    def model_us(self, tensor: Any, stream: Any) -> float | None:
+        """NCCL's own estimate for this tensor, microseconds; None where there is none."""
+        return None
+
+    def log_text(self) -> str:
+        """What the library logged since this communicator began."""
+        return ""
+
+    @abc.abstractmethod
+    def close(self, *, abort: bool) -> None:
+        """Leave; ``abort`` does not wait for the other ranks."""
+
+
+class NcclComm(Comm):
     """One communicator of a private copy of libnccl, with the log it wrote."""
 
     def __init__(self, library: LibNccl, handle: int, dtype: str, log: str, log_start: int) -> None:
         self._library, self._handle, self._dtype = library, handle, dtype
         self._log, self._log_start = log, log_start
 
-    def all_reduce(self, tensor: Any, stream: Any) -> None:
+    def all_reduce(self, tensor: Any, stream: Any) -> Any:
         """Queue an in-place sum of ``tensor`` on ``stream``."""
         self._library.all_reduce(self._handle, tensor.data_ptr(), tensor.numel(), self._dtype, stream.cuda_stream)
+        return tensor
 
     def other(self, collective: str, source: Any, target: Any, count: int, stream: Any) -> None:
         """Queue one of the other collectives that an engine uses: all_gather, reduce_scatter or broadcast."""
@@ -53,20 +82,17 @@ class NcclComm:
             self._library.destroy(self._handle)
 
 
-class TorchComm:
+class TorchComm(Comm):
     """The default process group of torch.distributed (back ends nccl and gloo)."""
 
     def __init__(self, dist: Any, log: str = "", log_start: int = 0) -> None:
         self._dist = dist
         self._log, self._log_start = log, log_start
 
-    def all_reduce(self, tensor: Any, stream: Any) -> None:
+    def all_reduce(self, tensor: Any, stream: Any) -> Any:
         """Queue (or run) an in-place sum of ``tensor``."""
         self._dist.all_reduce(tensor)
-
-    def model_us(self, tensor: Any, stream: Any) -> float | None:
-        """torch.distributed gives no estimate."""
-        return None
+        return tensor
 
     def log_text(self) -> str:
         """What NCCL logged, empty for gloo."""

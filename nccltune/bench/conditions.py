@@ -40,5 +40,3 @@ def notes(before: list[GpuRecord], after: list[GpuRecord], drifts: list[Drift]) 
             f"drift: the base moved by more than {100 * MAX_DRIFT:.0f}% during cases {listed} (field order); the most: {worst.text()}"
         )
     return found
-
-

@@ -66,7 +66,6 @@ class Confirm(Scan):
         try:
             if self.session.needs_restart(library_env):
                 self.session.stop()
-                self._base = None
             comm = self.session.open({**self.plan.base_env, **setting.env}, library_env, self.plan.size_bytes)
             comm.env = setting.env
             self._repeats += 1

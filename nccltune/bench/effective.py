@@ -71,6 +71,18 @@ def resolve(env: dict[str, str], log: NcclLog, echoed: dict[str, str], answers: 
     return result
 
 
+def kernels_only(answers: list[dict[str, Any]]) -> Resolution:
+    """What a graph holds where no log tells more: the kernels of one all-reduce, or why there are none for a size."""
+    result = Resolution(can_tell=False)
+    for answer in answers:
+        if answer.get("error"):
+            result.errors[answer["size_bytes"]] = answer["error"]
+            continue
+        names = dict.fromkeys(node["name"] for node in answer["nodes"] if node["name"])
+        result.choices[answer["size_bytes"]] = Choice(kernel="+".join(names) or None, source="graph-node")
+    return result
+
+
 def effective_key(env: dict[str, str], choice: Choice | None, size_bytes: int, timing: str) -> tuple[Any, ...] | None:
     """Identity of what runs for a size: equal keys are the same kernel launch, so one measurement serves them all.
 

@@ -1,7 +1,8 @@
 """Faults on purpose, so that tests can show what a scan does with a hang, a crash or wrong sums of a real process.
 
-``NCCLTUNE_FAULT="hang:size=28672,rank=1"``: kind, then conditions that must all hold (rank, size, op; ``once=PATH``
-makes it happen a single time, by a marker file). Kinds: hang, crash, exception, wrong, oom, shm, exit.
+``NCCLTUNE_FAULT="hang:size=28672,rank=1;crash:op=open"``: kind, then conditions that must all hold (rank, size, op;
+``once=PATH`` makes it happen a single time, by a marker file); several faults are separated by ``;``.
+Kinds: hang, crash, exit, exception, oom, shm, wrong. Without ``op`` a fault happens at ``begin``, wrong sums at ``check``.
 """
 
 import os
@@ -12,23 +13,27 @@ VARIABLE = "NCCLTUNE_FAULT"
 
 
 def strike(op: str, rank: int, size_bytes: int | None) -> bool:
-    """Act out the requested fault if it is meant for this moment; return True when sums are to be spoilt."""
-    text = os.environ.get(VARIABLE, "")
-    if not text:
-        return False
-    kind, _, rest = text.partition(":")
+    """Act out the first requested fault that is meant for this moment; return True when sums are to be spoilt."""
+    for text in os.environ.get(VARIABLE, "").split(";"):
+        kind, _, rest = text.partition(":")
+        if kind and _is_now(kind, rest, {"op": op, "rank": str(rank), "size": str(size_bytes)}):
+            return _act(kind)
+    return False
+
+
+def _is_now(kind: str, rest: str, here: dict[str, str]) -> bool:
     conditions = dict(item.split("=", 1) for item in rest.split(",") if "=" in item)
-    here = {"op": op, "rank": str(rank), "size": str(size_bytes)}
     conditions.setdefault("op", "check" if kind == "wrong" else "begin")
     marker = conditions.pop("once", None)
     if any(here.get(key) != value for key, value in conditions.items()):
         return False
-    if marker is not None:
-        path = pathlib.Path(marker)
-        if path.exists():
-            return False
-        path.touch()
-    return _act(kind)
+    if marker is None:
+        return True
+    path = pathlib.Path(marker)
+    if path.exists():
+        return False
+    path.touch()
+    return True
 
 
 def _act(kind: str) -> bool:

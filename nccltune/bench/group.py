@@ -21,7 +21,7 @@ _EXIT_S = 5.0
 _TAIL_BYTES = 4000
 
 
-_SIGNAL_ADVICE = {
+_SIGNAL_ADVICE: dict[int, str] = {
     signal.SIGKILL: " (the kernel does that when memory runs out)",
     signal.SIGBUS: " (usually /dev/shm is full: --shm-size=1g or --ipc=host for a container)",
 }

@@ -5,12 +5,15 @@ make. A private copy of the file, loaded in the same process, has its own caches
 library take effect there (docs/knobs.md).
 """
 
+import _ctypes
 import ctypes
 from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
 
 UNIQUE_ID_BYTES = 128
 DTYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
 _SUM = 0
+# NCCL_WIN_COLL_SYMMETRIC of nccl.h: the window lies at the same place on every rank, which symmetric kernels need.
+_SYMMETRIC_WINDOW = 1
 _SIM_MAGIC = 0x74685283
 _UNDEFINED_TIME = -1.0
 
@@ -48,6 +51,20 @@ class LibNccl:
         if hasattr(lib, "ncclGetLastError"):
             lib.ncclGetLastError.restype = c_char_p
             lib.ncclGetLastError.argtypes = [c_void_p]
+        if self.has_windows:
+            lib.ncclMemAlloc.argtypes = [POINTER(c_void_p), c_size_t]
+            lib.ncclMemFree.argtypes = [c_void_p]
+            lib.ncclCommWindowRegister.argtypes = [c_void_p, c_void_p, c_size_t, POINTER(c_void_p), c_int]
+            lib.ncclCommWindowDeregister.argtypes = [c_void_p, c_void_p]
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether buffers can be registered as symmetric windows (NCCL 2.27 and later)."""
+        return all(hasattr(self._lib, name) for name in ("ncclMemAlloc", "ncclCommWindowRegister"))
+
+    def unload(self) -> None:
+        """Close the file: its GPU memory and its caches go with it. Only after all its communicators are closed."""
+        _ctypes.dlclose(self._lib._handle)
 
     def version_code(self) -> int:
         """NCCL's version number, for example 22809."""
@@ -109,6 +126,28 @@ class LibNccl:
         self._check(result, "ncclAllReduce", handle)
         self._check(ended, "ncclGroupSimulateEnd", handle)
         return float(info.estimated_time) if info.estimated_time > 0 else None
+
+    def mem_alloc(self, num_bytes: int) -> int:
+        """Allocate device memory that can be registered as a window; return its address."""
+        pointer = c_void_p()
+        self._check(self._lib.ncclMemAlloc(byref(pointer), num_bytes), "ncclMemAlloc")
+        assert pointer.value is not None
+        return pointer.value
+
+    def mem_free(self, pointer: int) -> None:
+        """Free what ``mem_alloc`` gave."""
+        self._check(self._lib.ncclMemFree(pointer), "ncclMemFree")
+
+    def window_register(self, handle: int, pointer: int, num_bytes: int) -> int | None:
+        """Register memory as a symmetric window, together with all ranks; None where this communicator has none."""
+        window = c_void_p()
+        code = self._lib.ncclCommWindowRegister(handle, pointer, num_bytes, byref(window), _SYMMETRIC_WINDOW)
+        self._check(code, "ncclCommWindowRegister", handle)
+        return window.value
+
+    def window_deregister(self, handle: int, window: int) -> None:
+        """Take a window back, together with all ranks."""
+        self._check(self._lib.ncclCommWindowDeregister(handle, window), "ncclCommWindowDeregister", handle)
 
     def destroy(self, handle: int) -> None:
         """Leave a communicator after its work is done."""

@@ -23,6 +23,8 @@ class ScanOptions:
     retry_failed: bool = False
     decode_sizes: tuple[int, ...] = ()
     """Sizes that decide between settings: those of a decode or verify forward."""
+    beside: bool = False
+    """After the settings, measure what an engine could use instead of NCCL too."""
 
 
 @dataclass(frozen=True)

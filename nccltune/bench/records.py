@@ -19,7 +19,7 @@ def record(case: Case, status: str, **fields: Any) -> Measurement:
         {
             "case_id": case.id, "setting": case.setting, "size_bytes": case.size_bytes, "count": case.size_bytes // element,
             "timing": case.timing, "num_ranks": case.num_ranks, "dtype": case.dtype, "base": case.base, "backend": case.backend,
-            "status": status, "started_at": now, **fields,
+            "method": case.method, "status": status, "started_at": now, **fields,
         }
     )  # fmt: skip
 

@@ -1,17 +1,20 @@
 """A whole scan: prepare, walk, fit. What the scan command and its Python twin share."""
 
 import datetime
+import shlex
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nccltune.bench.beside_walk import beside_cases
 from nccltune.bench.confirm import Confirm, ablations
+from nccltune.bench.execution import execute
 from nccltune.bench.options import Event, Outcome
-from nccltune.bench.request import Prepared, ScanRequest, check_resumable, execute, prepare, resume_request
+from nccltune.bench.request import Prepared, ScanRequest, check_resumable, prepare, resume_request
 from nccltune.bench.session import Session
 from nccltune.costmodel.run_fit import fit_run
-from nccltune.errors import InputError, NoBasisError, QualityError
+from nccltune.errors import InputError, InterruptedRunError, NoBasisError, QualityError
 from nccltune.plan import unique_names
 from nccltune.registry import load_model
 from nccltune.schemas.fit import Fit
@@ -37,13 +40,15 @@ class ScanResult:
     @property
     def quality_problem(self) -> str:
         """Why the quality gate fails, or empty: nothing usable, wrong sums, or failed cases of the base itself."""
+        measurements = self.run.measurements()
+        wrong = list(dict.fromkeys(m.setting.name for m in measurements if m.status == "wrong_results"))
+        if wrong:
+            return f"wrong sums under {', '.join(wrong)}: unusable on this machine"
         if not self.counts.get("ok"):
             return "no case gave a time"
         if self.fit is None:
             return f"no cost model could be fitted: {self.no_fit_reason}"
-        bad = [
-            m for m in self.run.measurements() if m.setting.name == "base" and m.status not in ("ok", "not_in_force")
-        ]
+        bad = [m for m in measurements if m.setting.name == "base" and m.status not in ("ok", "not_in_force")]
         if bad:
             return f"the base setting has {len(bad)} case(s) without a time ({bad[0].status} at {bad[0].size_bytes} B)"
         return ""
@@ -52,9 +57,16 @@ class ScanResult:
 def scan(
     request: ScanRequest | None, *, output: Path | None, resume: Path | None, on_event: Callable[[Event], None] | None
 ) -> ScanResult:
-    """Measure into a new run, or go on with an old one, then fit what is there."""
+    """Measure into a new run, or go on with an old one, then fit what is there.
+
+    Raises InterruptedRunError when it was stopped at once; stopped after a case, it returns with that outcome.
+    """
     if resume is not None:
         run = Run.load(resume)
+        if request is not None and output is not None and output.resolve() != run.path.resolve():
+            raise InputError(
+                f"-o {output} does not go with --resume {resume}", "a resumed run stays where it is", "leave -o out"
+            )
         prepared = prepare(resume_request(run, request))
         check_resumable(prepared, run)
     elif request is None:
@@ -62,10 +74,18 @@ def scan(
     else:
         prepared = prepare(request)
         run = Run.create(output or default_folder(), prepared.manifest())
-    outcome = execute(prepared, run, on_event)
+    is_left = _missing(prepared, run)
+    notes = [] if is_left else [f"{run.path} holds every case already: nothing is measured"]
+    try:
+        outcome = execute(prepared, run, on_event) if is_left else _complete(run)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(
+            "interrupted", "what is done is saved", f"go on with: nccltune scan --resume {shlex.quote(str(run.path))}"
+        ) from None
     fit, reason = _fit(run, prepared)
+    notes += list(dict.fromkeys([*prepared.notes, *run.manifest.notes]))
     counts = Counter(m.status for m in run.measurements() if not m.repeat)
-    return ScanResult(run, outcome, fit, reason, {str(k): n for k, n in counts.items()}, prepared.notes)
+    return ScanResult(run, outcome, fit, reason, {str(k): n for k, n in counts.items()}, notes)
 
 
 def confirm(
@@ -78,6 +98,9 @@ def confirm(
     """
     if run.manifest.backend != "nccl" or not env:
         return None
+    before = run.manifest.options.get("confirmation")
+    if before is not None and before["env"] == env and before["outcome"] == "complete":
+        return None  # a resumed run that is complete: nothing is measured again
     known = {setting.id: setting for setting in run.manifest.settings}
     wanted = Setting.make(env)
     best = known.get(wanted.id, wanted)
@@ -86,7 +109,7 @@ def confirm(
     plan = unique_names(replace(prepared.plan, settings=[*prepared.plan.settings, *extra]))
     run.update(settings=plan.settings, plan_id=plan.id)
     session = Session(prepared.session)
-    walk = Confirm(run, plan, session, prepared.options, on_event, best=best)
+    walk = Confirm(run, plan, session, replace(prepared.options, beside=False), on_event, best=best)
     outcome = walk.walk()
     found = {
         "env": env,
@@ -98,6 +121,33 @@ def confirm(
     run.update(options={**run.manifest.options, "confirmation": found})
     fit, _ = _fit(run, prepared)
     return fit
+
+
+def check_same_plan(resume: Path, request: ScanRequest, aspects: set[str]) -> None:
+    """Check that flags given beside ``--resume`` ask for what the run holds; raises InputError where they do not.
+
+    ``aspects``: the fields of a plan that the flags speak of.
+    """
+    run = Run.load(resume)
+    plan, asked_model = prepare(request).plan, request.model.name if request.model else None
+    there = prepare(resume_request(run, request)).plan
+    for what in sorted(aspects - {"settings"}):
+        asked, has = (
+            (asked_model, run.manifest.model) if what == "model" else (getattr(plan, what), getattr(there, what))
+        )
+        if asked != has:
+            raise InputError(
+                f"--resume {resume} and the other flags do not fit together",
+                f"{what}: the run has {has}, the flags ask for {asked}",
+                "leave the other flags out: the plan is the run's",
+            )
+    more = {s.id: s.name for s in plan.settings if s.id not in {other.id for other in there.settings}}
+    if more and "settings" in aspects:
+        raise InputError(
+            f"--resume {resume} and the other flags do not fit together",
+            f"the run has no setting {', '.join(more.values())}",
+            "leave the other flags out, or start a new run",
+        )
 
 
 def default_folder() -> Path:
@@ -120,6 +170,21 @@ def failures(measurements: list[Measurement]) -> list[Measurement]:
         seen.add((m.setting.id, m.status))
         result.append(m)
     return result
+
+
+def _missing(prepared: Prepared, run: Run) -> bool:
+    """Whether a case is left to measure."""
+    again = {"error", "timeout"} if prepared.request.retry_failed else set()
+    done = {m.case_id for m in run.all_measurements() if m.status not in again}
+    beside = beside_cases(prepared.plan) if prepared.options.beside else []
+    return any(case.id not in done for case in (*prepared.plan.cases(), *beside))
+
+
+def _complete(run: Run) -> Outcome:
+    """Nothing is left: the run says so, which a scan stopped after its very last case did not."""
+    if run.manifest.status != "complete":
+        run.update(status="complete")
+    return "complete"
 
 
 def _fit(run: Run, prepared: Prepared) -> tuple[Fit | None, str]:

@@ -2,20 +2,18 @@
 
 import datetime
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nccltune import __version__
-from nccltune.bench.options import Event, Outcome, ScanOptions
-from nccltune.bench.race import Race
+from nccltune.bench.options import ScanOptions
 from nccltune.bench.sampling import StopRule
-from nccltune.bench.scan import Scan
-from nccltune.bench.session import Session, SessionOptions
+from nccltune.bench.session import SessionOptions
 from nccltune.bench.sums import MAX_EXACT_RANKS
 from nccltune.costmodel.experts import distinct_experts
 from nccltune.costmodel.weights import weight_bytes
 from nccltune.errors import InputError, MachineError
+from nccltune.methods import METHODS
 from nccltune.plan import Grid, Plan, default_grid, make_plan
 from nccltune.registry import load_model
 from nccltune.schemas.common import command_line
@@ -32,6 +30,7 @@ MAX_WEIGHT_BYTES = 64 << 20
 MIN_WEIGHT_BYTES = 4 << 20
 MAX_DECODE_TOKENS = 16
 MAX_DECODE_SIZES = 5
+_RULE = ("relative_width", "min_replays", "max_replays")
 BACKENDS = ("auto", "nccl", "nccl-tests", "torch", "gloo")
 
 
@@ -59,6 +58,8 @@ class ScanRequest:
     case_timeout_s: float = 60.0
     force: bool = False
     retry_failed: bool = False
+    beside: bool | None = None
+    """Measure what an engine could use instead of NCCL too; None: where the back end can."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class Prepared:
                     "weight_bytes_per_allreduce": {str(k): v for k, v in self.options.weight_bytes.items()},
                     "hidden_size": self.session.hidden_size, "relative_width": self.options.rule.relative_width,
                     "min_replays": self.options.rule.min_replays, "max_replays": self.options.rule.max_replays,
+                    "beside": self.options.beside,
                 },
             }
         )  # fmt: skip
@@ -125,6 +127,8 @@ def prepare(request: ScanRequest) -> Prepared:
         library = find_libnccl(request.libnccl)
         libnccl, machine = library.path, machine.model_copy(update={"nccl": library})
         notes += _busy(machine, num_ranks, request.force)
+    if request.beside and backend != "nccl":
+        notes.append("--beside: only the back end nccl measures what an engine could use instead of NCCL")
     hidden = request.model.hidden_size if request.model else DEFAULT_HIDDEN
     session = SessionOptions(
         backend=backend, num_ranks=num_ranks, dtype=request.dtype, max_bytes=max(sizes), hidden_size=hidden, libnccl=libnccl,
@@ -132,42 +136,29 @@ def prepare(request: ScanRequest) -> Prepared:
     )  # fmt: skip
     options = ScanOptions(
         rule=request.rule, dedup=request.dedup, time_budget_s=request.time_budget_s, retry_failed=request.retry_failed,
-        decode_sizes=_decode_sizes(request.model, sizes),
+        decode_sizes=_decode_sizes(request.model, sizes), beside=backend == "nccl" and request.beside is not False,
         weight_bytes={size: _weights(request.model, size, num_ranks) for size in sizes},
     )  # fmt: skip
     return Prepared(request, plan, machine, session, options, notes)
 
 
-def execute(prepared: Prepared, run: Run, on_event: Callable[[Event], None] | None = None) -> Outcome:
-    """Walk the plan into ``run`` and set its status. Raises nothing for failed cases: they are records."""
-    run.update(status="running")
-    outcome: Outcome = "interrupted"
-    try:
-        if prepared.plan.backend == "nccl-tests":
-            from nccltune.bench.external import walk_nccl_tests
-
-            outcome = walk_nccl_tests(run, prepared.plan, prepared.options, prepared.request.nccl_tests, on_event)
-        else:
-            session = Session(prepared.session)
-            walk = Race if prepared.request.search == "race" and prepared.plan.backend == "nccl" else Scan
-            outcome = walk(run, prepared.plan, session, prepared.options, on_event).walk()
-            _note_library(run, session)
-    finally:
-        status = {"complete": "complete", "interrupted": "interrupted", "time_limit": "time_limit"}[outcome]
-        run.update(status=status, finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
-    return outcome
-
-
 def resume_request(run: Run, request: ScanRequest | None) -> ScanRequest:
     """The request that made ``run``, from its manifest; only how to measure may be given anew."""
     m = run.manifest
-    model = load_model(m.model) if m.model else None
     how = request or ScanRequest()
+    model = how.model
+    if model is None or model.name != m.model:
+        model = load_model(m.model) if m.model else None
+    # Without a rule of its own the rest is measured like the part that is there.
+    rule = (
+        how.rule if how.rule != StopRule() else replace(how.rule, **{k: m.options[k] for k in _RULE if k in m.options})
+    )
     return ScanRequest(
         backend=m.backend, num_ranks=m.num_ranks, model=model, tokens=m.tokens, size_bytes=m.size_bytes,
         grid=Grid(named=tuple(m.settings)), timings=m.timings, base=m.base, dtype=m.dtype, seed=m.seed, search=m.search, base_extra=m.base_env,
-        libnccl=how.libnccl, nccl_tests=how.nccl_tests, rule=how.rule, dedup=how.dedup, time_budget_s=how.time_budget_s,
+        libnccl=how.libnccl, nccl_tests=how.nccl_tests, rule=rule, dedup=how.dedup, time_budget_s=how.time_budget_s,
         case_timeout_s=how.case_timeout_s, force=how.force, retry_failed=how.retry_failed,
+        beside=m.options.get("beside", False) if how.beside is None else how.beside,
     )  # fmt: skip
 
 
@@ -196,16 +187,6 @@ def check_resumable(prepared: Prepared, run: Run) -> None:
             f"run: {there.fingerprint}; here: {here.fingerprint}",
             "start a new run",
         )
-
-
-def _note_library(run: Run, session: Session) -> None:
-    """Complete the machine record with what only the ranks know."""
-    machine = run.manifest.machine
-    if session.facts:
-        machine = machine.model_copy(update={"torch_version": session.facts[0].get("torch_version")})
-    if session.nccl_version and machine.nccl is not None:
-        machine = machine.model_copy(update={"nccl": machine.nccl.model_copy(update={"version": session.nccl_version})})
-    run.update(machine=machine)
 
 
 def _backend(request: ScanRequest, machine: Machine) -> tuple[str, list[str]]:
@@ -293,4 +274,5 @@ def request_facts(prepared: Prepared) -> dict[str, Any]:
         "num_library_copies": len(plan.groups()) if plan.backend == "nccl" else 0,
         "settings": [s.model_dump() for s in plan.settings], "size_bytes": plan.size_bytes,
         "dropped": [{"setting": s.name, "reason": reason} for s, reason in plan.dropped], "notes": prepared.notes,
+        "beside": [m.name for m in METHODS] if prepared.options.beside else [],
     }  # fmt: skip

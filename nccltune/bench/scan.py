@@ -7,28 +7,28 @@ failure costs the case in flight, never the scan.
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from nccltune import stats
-from nccltune.bench import records
+from nccltune.bench import conditions, records
+from nccltune.bench.beside_walk import BesideWalk
 from nccltune.bench.drift import Drift, drift
 from nccltune.bench.effective import effective_key
 from nccltune.bench.group import RankFailure, classify
 from nccltune.bench.options import Event, Outcome, ScanOptions
-from nccltune.bench.sampling import allreduces_per_replay
 from nccltune.bench.session import Communicator, Session
 from nccltune.bench.stopping import StopSignals
+from nccltune.bench.timing import time_case
 from nccltune.knobs import library_part
+from nccltune.methods import NCCL
 from nccltune.plan import Plan
+from nccltune.schemas.machine import GpuRecord
 from nccltune.schemas.measurement import Case, Choice, Measurement
 from nccltune.schemas.setting import BASE, Setting
 from nccltune.store import Run
 
 # A setting that fails so often is given up: every further failure would cost a restart of the ranks.
 MAX_FAILURES_PER_SETTING = 2
-# Checks with fresh data: LL128 where NCCL does not choose it by itself can corrupt silently (NVIDIA/nccl#790).
-CHECK_SEEDS = 2
-CHECK_SEEDS_LL128 = 8
 
 
 class Scan:
@@ -47,15 +47,15 @@ class Scan:
         self._started = time.monotonic()
         self._stop = StopSignals(lambda: self._emit("note", "stopping after this case; once more stops at once"))
         self._sizes = plan.size_bytes
-        self._base: Communicator | None = None
         self.drifts: list[Drift] = []
         self._shared: dict[tuple[Any, ...], Measurement] = {}
         self._base_cases: dict[tuple[int, str], Measurement] = {}
         finished = {"error", "timeout"} if options.retry_failed else set()
-        self._done = {m.case_id: m for m in run.measurements() if m.status not in finished}
-        self._num_done = sum(1 for m in self._done.values() if not m.repeat)
+        self._done = {m.case_id: m for m in run.all_measurements() if m.status not in finished}
+        self._num_done = sum(1 for m in self._done.values() if not m.repeat and m.method == NCCL)
         self._order = len(self._done)
         self._repeats = sum(1 for m in self._done.values() if m.repeat)
+        self._monitored = self._order  # position of the last look at the drift
         for measurement in self._done.values():
             self._remember(measurement)
 
@@ -63,8 +63,15 @@ class Scan:
         """Measure everything that the run does not hold yet. Always leaves the ranks stopped."""
         with self._stop:
             try:
-                return self._walk()
+                before, first_order = conditions.state(self.session.devices), self._order
+                outcome = self._walk()
+                if outcome == "complete" and self.options.beside:
+                    self._walk_beside()
+                    outcome = self._outcome()
+                self._note_conditions(before, first_order)
+                return outcome
             finally:
+                self._stop.shield()
                 self.session.cleanup()
 
     def _walk(self) -> Outcome:
@@ -78,10 +85,27 @@ class Scan:
             self._monitor()
         return self._outcome()
 
+    def _walk_beside(self) -> None:
+        BesideWalk(
+            self.plan, self.session, self.options, done=self._done, record=self._record, must_end=self._must_end,
+            note=lambda text: self._emit("note", text), recover=self._recover,
+        ).walk()  # fmt: skip
+
     def _outcome(self) -> Outcome:
         if self._stop.requested:
             return "interrupted"
-        return "time_limit" if self._over_budget() and any(self._pending(s) for s in self.plan.settings) else "complete"
+        return "time_limit" if self._over_budget() and self._missing() else "complete"
+
+    def _missing(self) -> bool:
+        """Whether the plan has a case that the run does not hold (a search looks at some of its sizes at a time)."""
+        return any(case.id not in self._done for case in self.plan.cases())
+
+    def _note_conditions(self, before: list[GpuRecord], first_order: int) -> None:
+        """Keep in the manifest what the machine was like, while the ranks are still warm."""
+        after, manifest = conditions.state(self.session.devices), self.run.manifest
+        spans = [*manifest.options.get("walks", []), conditions.span(before, after, first_order, self._order)]
+        found = [n for n in conditions.notes(before, after, self.drifts) if n not in manifest.notes]
+        self.run.update(options={**manifest.options, "walks": spans}, notes=[*manifest.notes, *found])
 
     def _must_end(self) -> bool:
         return self._stop.requested or self._over_budget()
@@ -117,16 +141,18 @@ class Scan:
                     quiet = self._open_quiet(setting, library_env, comm)
                     self._measure_cases(list(pending), quiet, pending)
                     self.session.close(quiet)
-                self._close(comm)
+                self.session.close(comm)
             except RankFailure as failure:
                 failures += 1
                 self._recover(failure, comm)
-                if comm is None or failures >= MAX_FAILURES_PER_SETTING:
+                if not pending:
+                    self._emit("note", f"{setting.name} is measured, but leaving it failed: {failure.message}")
+                elif failures >= MAX_FAILURES_PER_SETTING or (comm is None and setting.id != BASE.id):
                     # It failed at init, or again and again: the same would happen to every size.
-                    for case in pending:
-                        self._record(records.failed(case, failure))
-                    return
-                self._record(records.failed(pending.pop(0), failure))
+                    while pending:
+                        self._record(records.failed(pending.pop(0), failure))
+                elif comm is not None:
+                    self._record(records.failed(pending.pop(0), failure))
 
     def _measure_cases(self, cases: list[Case], comm: Communicator, pending: list[Case]) -> None:
         """Measure ``cases`` in order, taking each off ``pending`` when it is recorded."""
@@ -145,37 +171,24 @@ class Scan:
         return comm
 
     def _open(self, setting: Setting, library_env: dict[str, str]) -> Communicator:
-        if setting.id == BASE.id and self._base is not None and self.session.is_running:
-            return self._base
         if self.session.needs_restart(library_env):
             self._emit("restart", "new processes: the private copies of libnccl are used up")
             self.session.stop()
-            self._base = None
         env = {**self.plan.base_env, **setting.env}
         comm = self.session.open(env, library_env, self.plan.size_bytes)
         comm.env = setting.env
-        if setting.id == BASE.id:
-            self._base = comm
         return comm
-
-    def _close(self, comm: Communicator) -> None:
-        keep = comm is self._base and self.plan.backend != "torch"
-        if not keep:
-            self.session.close(comm)
-            if comm is self._base:
-                self._base = None
 
     def _recover(self, failure: RankFailure, comm: Communicator | None) -> None:
         """After a failure: keep the ranks when they all answered, otherwise start new ones at the next use."""
-        if failure.group_alive and comm is not None:
+        # Only NCCL can leave a communicator one-sidedly; the process group of torch.distributed ends with its processes.
+        keep = failure.group_alive and self.plan.backend == "nccl"
+        if keep and comm is not None:
             with contextlib.suppress(RankFailure):
-                self.session.group.call("close", self.session.options.timeout_s, comm=comm.key, abort=True)
-                if comm is self._base:
-                    self._base = None
+                self.session.close(comm, abort=True)
                 return
-        if not failure.group_alive or comm is not None:
+        if not keep or comm is not None:
             self.session.forget()
-            self._base = None
 
     def _measure_case(self, case: Case, comm: Communicator) -> None:
         began = time.monotonic()
@@ -208,7 +221,7 @@ class Scan:
 
     def _remember(self, measurement: Measurement) -> None:
         """Keep what later cases may share: a choice's measurement, and the base's cases."""
-        if measurement.repeat or measurement.same_as is not None:
+        if measurement.repeat or measurement.same_as is not None or measurement.method != NCCL:
             return
         if measurement.setting.id == BASE.id:
             self._base_cases[measurement.size_bytes, measurement.timing] = measurement
@@ -218,44 +231,34 @@ class Scan:
             self._shared[key] = measurement
 
     def _time(self, case: Case, comm: Communicator, choice: Choice | None, repeat: int = 0) -> Measurement:
-        size = case.size_bytes
-        forced_ll128 = choice is not None and choice.proto == "LL128" and "NCCL_PROTO" in case.setting.env
-        seeds = [1000 * repeat + self._order + i for i in range(CHECK_SEEDS_LL128 if forced_ll128 else CHECK_SEEDS)]
-        num_wrong, num_checked = self.session.check(comm, size, seeds)
-        if num_wrong:
-            return records.record(case, "wrong_results", num_wrong=num_wrong, num_checked=num_checked, in_force=True)
-        num_per_replay = allreduces_per_replay(
-            case.timing, comm.resolution.model_us.get(size), on_gpu=self.plan.backend != "gloo"
-        )
-        weight_bytes = self.options.weight_bytes.get(size, 0)
-        samples = self.session.measure(comm, size, case.timing, num_per_replay, weight_bytes, self.options.rule)
-        summary = stats.summarize(samples.per_allreduce_us)
-        warnings = (
-            [f"90% interval is {100 * (summary.high - summary.low) / summary.median:.0f}% wide"]
-            if summary.median > 0 and summary.high - summary.low > 0.1 * summary.median
-            else []
-        )
-        return records.record(
-            case, "ok", num_wrong=0, num_checked=num_checked, samples_us=[round(float(x), 4) for x in samples.per_allreduce_us],
-            stats={k: round(v, 5) for k, v in summary.to_dict().items()}, compute_us=samples.compute_us,
-            num_per_replay=num_per_replay, stop_reason=samples.stop_reason, warnings=warnings, repeat=repeat,
-        )  # fmt: skip
+        measurement = time_case(self.session, comm, case, choice, self.options, 1000 * repeat + self._order)
+        return measurement.model_copy(update={"repeat": repeat})
 
     def _monitor(self) -> None:
-        """Measure the base once more at its smallest and largest size: the run's own record of drift."""
-        if self.plan.backend == "torch":  # its one process group would have to be made anew, with new processes
+        """Measure the base once more at its smallest, middle and largest size: the run's own record of drift."""
+        timing, ends = (
+            self.plan.timings[0],
+            sorted({self.plan.size_bytes[i] for i in (0, len(self.plan.size_bytes) // 2, -1)}),
+        )
+        sizes = [s for s in ends if (m := self._base_cases.get((s, timing))) is not None and m.status == "ok"]
+        # torch: its one process group would have to be made anew, with new processes.
+        if self.plan.backend == "torch" or not sizes:
             return
+        since, self._monitored = self._monitored, self._order
+        comm: Communicator | None = None
         try:
+            # A launch of its own each time: the spread from launch to launch is part of every number of a scan.
             comm = self._open(BASE, library_part({}))
-            for size in sorted({self.plan.size_bytes[0], self.plan.size_bytes[-1]}):
+            for size in sizes:
                 self._repeats += 1
-                case = self.plan.case(BASE, size, self.plan.timings[0])
+                case = self.plan.case(BASE, size, timing)
                 measurement = self._time(case, comm, comm.resolution.choices.get(size), repeat=self._repeats)
-                self._record_repeat(case, measurement.model_copy(update={"choice": comm.resolution.choices.get(size)}))
-            self._close(comm)
+                measurement = measurement.model_copy(update={"choice": comm.resolution.choices.get(size)})
+                self._record_repeat(case, measurement, since)
+            self.session.close(comm)
         except RankFailure as failure:
             self._emit("note", f"the drift monitor failed: {failure.message}")
-            self._recover(failure, self._base)
+            self._recover(failure, comm)
 
     def _base_case(self, case: Case) -> Measurement | None:
         return self._base_cases.get((case.size_bytes, case.timing))
@@ -265,16 +268,16 @@ class Scan:
         self._order += 1
         self.run.append([measurement])
         self._done[measurement.case_id] = measurement
-        if not measurement.repeat:
+        if not measurement.repeat and measurement.method == NCCL:
             self._num_done += 1
         self._emit("case", f"{measurement.setting.name}, {measurement.size_bytes} B", measurement)
 
-    def _record_repeat(self, case: Case, measurement: Measurement) -> None:
+    def _record_repeat(self, case: Case, measurement: Measurement, since: int) -> None:
         """Record a repetition of the base, and flag the window before it when the base has moved."""
         first = self._base_case(case)
         measurement = measurement.model_copy(update={"case_id": f"{case.id}-r{self._repeats}", "order": self._order})
         if first is not None and first.samples_us and measurement.samples_us:
-            moved = drift(first, measurement)
+            moved = replace(drift(first, measurement), since=since)
             if moved.flagged:
                 measurement = measurement.model_copy(update={"warnings": [*measurement.warnings, moved.text()]})
                 self.drifts.append(moved)

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nccltune.bench.effective import Resolution, resolve
+from nccltune.bench.effective import Resolution, kernels_only, resolve
 from nccltune.bench.group import RankFailure, RankGroup
 from nccltune.bench.sampling import Samples, StopRule, sample
 from nccltune.bench.workdir import Workdir, no_room
 from nccltune.errors import MachineError
+from nccltune.methods import Method
 from nccltune.parse.nccl_log import NcclLog, parse_nccl_log
 
 _START_TIMEOUT_S = 180.0
@@ -28,9 +29,20 @@ class SessionOptions:
     hidden_size: int
     libnccl: str = ""
     timeout_s: float = 60.0
-    max_libraries: int = 14
-    """Private copies of libnccl per process group; each keeps about 0.1 GiB of GPU memory (docs/knobs.md)."""
+    max_libraries: int = 6
+    """Private copies of libnccl loaded at a time; each keeps about 0.1 GiB of GPU memory (docs/knobs.md)."""
     devices: tuple[int, ...] = ()
+
+
+@dataclass
+class Library:
+    """A loaded copy of libnccl: its file, its log, and what it has said it read."""
+
+    path: str
+    log: str
+    """Template of the log's path; ``%d`` is the rank."""
+    echoed: dict[str, str] = field(default_factory=dict)
+    num_open: int = 0
 
 
 @dataclass
@@ -38,9 +50,13 @@ class Communicator:
     """An open communicator."""
 
     key: int
-    library: str
+    library: Library
     env: dict[str, str]
     resolution: Resolution = field(default_factory=Resolution)
+
+
+class UnavailableError(Exception):
+    """A method beside NCCL is not to be had on this machine; the text is the reason."""
 
 
 class Session:
@@ -54,8 +70,8 @@ class Session:
         self.num_starts = 0
         self._group: RankGroup | None = None
         self._keys = itertools.count(1)
-        self._libraries: dict[tuple[tuple[str, str], ...], str] = {}
-        self._echoed: dict[str, dict[str, str]] = {}
+        self._libraries: dict[tuple[tuple[str, str], ...], Library] = {}
+        self._num_loads = 0
 
     @property
     def workdir(self) -> Path:
@@ -73,6 +89,13 @@ class Session:
         return self._group
 
     @property
+    def devices(self) -> tuple[int, ...]:
+        """GPUs in use, none for gloo."""
+        if self.options.backend == "gloo":
+            return ()
+        return self.options.devices or tuple(range(self.options.num_ranks))
+
+    @property
     def is_running(self) -> bool:
         """Whether the ranks run."""
         return self._group is not None
@@ -87,19 +110,43 @@ class Session:
         group = self.group
         library = self._library({**library_env, **({"quiet": "1"} if quiet else {})})
         comm = Communicator(next(self._keys), library, env)
-        log = str(self.workdir / f"nccl-{self.num_starts}-{Path(library).name or 'torch'}-r%d.log")
-        message: dict[str, Any] = {"comm": comm.key, "library": library, "env": env, "quiet": quiet}
-        logs = [{"log": log % rank} for rank in range(self.options.num_ranks)]
-        timeout = self.options.timeout_s
+        message: dict[str, Any] = {"comm": comm.key, "library": library.path, "env": env, "quiet": quiet}
+        logs, timeout = self._logs(library), self.options.timeout_s
         if self.options.backend == "nccl":
             [answer] = group.call("unique_id", timeout, ranks=[0], per_rank=[logs[0]], **message)
             message["unique_id"] = answer["unique_id"]
         else:
             message["rendezvous"] = str(self.workdir / f"rendezvous-{comm.key}")
         answers = group.call("open", timeout, per_rank=logs, **message)
+        library.num_open += 1
         self.nccl_version = answers[0].get("nccl_version") or self.nccl_version
         if not quiet:
             comm.resolution = self._resolve(comm, size_bytes)
+        return comm
+
+    def open_beside(self, method: Method, base_env: dict[str, str], size_bytes: list[int]) -> Communicator:
+        """Open another all-reduce than NCCL's tuned one; raises UnavailableError where this machine has none.
+
+        Its communicator is checked, timed and closed as any other.
+        """
+        group = self.group
+        library = (
+            self._library({"beside": method.name}) if method.env else Library("", str(self.workdir / "beside-r%d.log"))
+        )
+        comm = Communicator(next(self._keys), library, dict(method.env))
+        message: dict[str, Any] = {
+            "comm": comm.key, "method": method.name, "library": library.path, "env": {**base_env, **method.env}, "quiet": False,
+            "devices": list(self.devices), "rendezvous": str(self.workdir / f"beside-{self.num_starts}"),
+        }  # fmt: skip
+        logs = self._logs(library)
+        _raise_reason(group.call("probe_beside", _START_TIMEOUT_S, per_rank=logs, **message))
+        if library.path:
+            [answer] = group.call("unique_id", self.options.timeout_s, ranks=[0], per_rank=[logs[0]], **message)
+            message["unique_id"] = answer["unique_id"]
+        _raise_reason(group.call("open_beside", _START_TIMEOUT_S, per_rank=logs, **message))
+        library.num_open += 1
+        [answer, *_] = group.call("resolve", self.options.timeout_s, comm=comm.key, size_bytes=size_bytes)
+        comm.resolution = kernels_only(answer["choices"])
         return comm
 
     def check(self, comm: Communicator, size_bytes: int, seeds: list[int]) -> tuple[int, int]:
@@ -124,10 +171,11 @@ class Session:
             name: next((a["faults"][name] for a in answers if a["faults"][name]), "") for name in answers[0]["faults"]
         }
 
-    def close(self, comm: Communicator) -> None:
-        """Close a communicator; nothing to do when its group is gone."""
+    def close(self, comm: Communicator, *, abort: bool = False) -> None:
+        """Close a communicator; nothing to do when its group is gone. ``abort`` does not wait for the other ranks."""
         if self._group is not None:
-            self._group.call("close", self.options.timeout_s, comm=comm.key)
+            self._group.call("close", self.options.timeout_s, comm=comm.key, abort=abort)
+            comm.library.num_open -= 1
 
     def stop(self) -> None:
         """End the ranks."""
@@ -141,19 +189,15 @@ class Session:
             self._group.kill()
         self._group = None
         self._libraries.clear()
-        self._echoed.clear()
 
     def needs_restart(self, library_env: dict[str, str]) -> bool:
-        """Whether a setting with these library-scope variables needs new processes first."""
-        if self._group is None:
-            return False
+        """Whether a setting with these library-scope variables needs new processes first (torch: one copy for ever)."""
         key = tuple(sorted(library_env.items()))
-        if self.options.backend == "torch":
-            return bool(self._libraries) and key not in self._libraries
         return (
-            self.options.backend == "nccl"
+            self.options.backend == "torch"
+            and self._group is not None
+            and bool(self._libraries)
             and key not in self._libraries
-            and len(self._libraries) >= self.options.max_libraries
         )
 
     def cleanup(self) -> None:
@@ -180,7 +224,7 @@ class Session:
 
     def _start_group(self) -> None:
         options = self.options
-        devices = options.devices or tuple(range(options.num_ranks))
+        devices = self.devices or tuple(range(options.num_ranks))
         self._group = RankGroup(options.num_ranks, self.workdir)
         self.num_starts += 1
         self.facts = self._group.call(
@@ -188,29 +232,55 @@ class Session:
             num_ranks=options.num_ranks, dtype=options.dtype, max_bytes=options.max_bytes, hidden_size=options.hidden_size,
         )  # fmt: skip
 
-    def _library(self, library_env: dict[str, str]) -> str:
-        """Path of the library copy for these variables: a file of its own, so that its caches are its own."""
+    def _library(self, library_env: dict[str, str]) -> Library:
+        """The library copy for these variables: a file of its own, so that its caches are its own."""
         key = tuple(sorted(library_env.items()))
-        if key not in self._libraries:
-            name = ""
-            if self.options.backend == "nccl":
-                # The same file may serve again after a restart: what matters is that no process loads it twice.
-                path = self.workdir / f"libnccl-{len(self._libraries)}.so"
-                try:
-                    if not path.exists():
-                        shutil.copyfile(self.options.libnccl, path)
-                except OSError as error:
-                    path.unlink(missing_ok=True)
-                    raise no_room(path, error) from error
-                name = str(path)
-            self._libraries[key] = name
+        if key in self._libraries:
+            # Last used last, so that the copies in use stay loaded.
+            self._libraries[key] = self._libraries.pop(key)
+            return self._libraries[key]
+        self._num_loads += 1
+        path = ""
+        if self.options.backend == "nccl":
+            path = self._retired() or self._copied(self.workdir / f"libnccl-{len(self._libraries)}.so")
+        log = self.workdir / f"nccl-{self._num_loads}-r%d.log"
+        self._libraries[key] = Library(path, str(log))
         return self._libraries[key]
+
+    def _retired(self) -> str:
+        """Unload the copy that was used longest ago and give its file; empty while there is room, or none is free."""
+        if len(self._libraries) < self.options.max_libraries:
+            return ""
+        key = next((key for key, library in self._libraries.items() if library.num_open == 0), None)
+        if key is None:
+            return ""
+        path = self._libraries.pop(key).path
+        self.group.call("unload", self.options.timeout_s, library=path)
+        return path
+
+    def _copied(self, path: Path) -> str:
+        try:
+            if not path.exists():  # a file serves again after a restart: no process loads it twice
+                shutil.copyfile(self.options.libnccl, path)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise no_room(path, error) from error
+        return str(path)
+
+    def _logs(self, library: Library) -> list[dict[str, str]]:
+        """Where each rank's copy of NCCL logs."""
+        return [{"log": library.log % rank} for rank in range(self.options.num_ranks)]
 
     def _resolve(self, comm: Communicator, size_bytes: list[int]) -> Resolution:
         answers = self.group.call("resolve", self.options.timeout_s, comm=comm.key, size_bytes=size_bytes)
         if self.options.backend == "gloo":
             return Resolution(can_tell=False)
         log: NcclLog = parse_nccl_log(answers[0]["log"])
-        echoed = self._echoed.setdefault(comm.library, {})
-        echoed.update(log.settings_in_force)
-        return resolve(comm.env, log, echoed, answers[0]["choices"])
+        comm.library.echoed.update(log.settings_in_force)
+        return resolve(comm.env, log, comm.library.echoed, answers[0]["choices"])
+
+
+def _raise_reason(answers: list[dict[str, Any]]) -> None:
+    reason = next((answer["reason"] for answer in answers if answer["reason"]), "")
+    if reason:
+        raise UnavailableError(reason)

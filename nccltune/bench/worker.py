@@ -82,6 +82,32 @@ class Rank:
         version = ".".join(map(str, self._torch.cuda.nccl.version())) if self._backend == "torch" else None
         return {"nccl_version": version}
 
+    def probe_beside(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Say why this rank cannot offer a method beside NCCL, without waiting for another rank."""
+        from nccltune.bench.beside import unavailable
+
+        library = self._library(message) if message["library"] else None
+        devices, method = message["devices"], message["method"]
+        return {"reason": unavailable(method, self._torch, self._device, devices, self._dtype, library)}
+
+    def open_beside(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Join a method beside NCCL; a reason instead where it refuses these GPUs."""
+        from nccltune.bench.beside import Place, Refused, open_comm
+        from nccltune.bench.comm import log_size
+
+        start = log_size(message["log"]) if self._log_start is None else self._log_start
+        self._log_start = None
+        place = Place(
+            self._torch, self._torch.device("cuda", self._device), self._dtype, self.rank, self._num_ranks,
+            self._bench.num_elements, message["rendezvous"], self._library(message) if message["library"] else None,
+            message.get("unique_id", ""), message["log"], start,
+        )  # fmt: skip
+        try:
+            self._comms[message["comm"]] = open_comm(message["method"], place)
+        except Refused as refusal:
+            return {"reason": str(refusal)}
+        return {"reason": ""}
+
     def resolve(self, message: dict[str, Any]) -> dict[str, Any]:
         """Say what the library would do for each size; errors are per size."""
         comm, choices = self._comms[message["comm"]], []
@@ -97,8 +123,6 @@ class Rank:
     def check(self, message: dict[str, Any]) -> dict[str, Any]:
         """Compare sums of fresh data with the exact result."""
         wrong, checked = self._bench.check(self._comms[message["comm"]], message["size_bytes"], message["seeds"])
-        if faults.strike("check", self.rank, message["size_bytes"]):
-            wrong += 1
         return {"num_wrong": wrong, "num_checked": checked}
 
     def others(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +131,6 @@ class Rank:
 
     def begin(self, message: dict[str, Any]) -> dict[str, Any]:
         """Capture what the next replays time."""
-        faults.strike("begin", self.rank, message["size_bytes"])
         comm = self._comms[message["comm"]]
         self._bench.begin(
             comm,
@@ -130,6 +153,13 @@ class Rank:
         comm = self._comms.pop(message["comm"], None)
         if comm is not None:
             comm.close(abort=message.get("abort", False))
+        return {}
+
+    def unload(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Unload a copy of libnccl whose communicators are all closed."""
+        library = self._libraries.pop(message["library"], None)
+        if library is not None:
+            library.unload()
         return {}
 
     def facts(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +197,10 @@ def main() -> None:
     with os.fdopen(arguments.reply_fd, "w", encoding="utf-8") as replies:
         while (message := commands.next()) is not None and message["op"] != "exit":
             try:
+                spoilt = faults.strike(message["op"], rank.rank, message.get("size_bytes"))
                 reply = getattr(rank, message["op"])(message)
+                if spoilt:
+                    reply["num_wrong"] += 1
             except Exception as error:
                 traceback.print_exc()
                 reply = {"error": f"{type(error).__name__}: {error}"}

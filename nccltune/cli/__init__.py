@@ -1,13 +1,12 @@
 """The command line: parse, resolve, call one function of :mod:`nccltune.api`, render. The only importer of click and rich."""
 
-import importlib
 import sys
 from typing import Any
 
 import click
 
 from nccltune import __version__
-from nccltune.cli import _config, _errors
+from nccltune.cli import _config, _errors, _variables
 
 # Command name -> module; imported only when asked for, so that --help stays light.
 COMMANDS = {
@@ -21,6 +20,7 @@ COMMANDS = {
     "topology": "nccltune.cli.topology",
     "doctor": "nccltune.cli.doctor",
     "import": "nccltune.cli.import_",
+    "config": "nccltune.cli.config",
 }
 
 
@@ -35,8 +35,7 @@ class LazyGroup(click.Group):
         """Import the command; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
-        return command
+        return _variables.load(cmd_name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Suggest the nearest command for an unknown one."""
@@ -53,7 +52,6 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     context_settings={
         "help_option_names": ["-h", "--help"],
-        "auto_envvar_prefix": "NCCLTUNE",
         "max_content_width": 110,
     },
     invoke_without_command=False,
@@ -73,6 +71,8 @@ def cli(ctx: click.Context, config: str | None) -> None:
     Exit codes: 0 done; 1 failed; 2 wrong usage or input; 3 quality gate failed; 4 validation out of tolerance;
     5 this machine cannot do it; 124 time limit; 130 interrupted (what is done is saved).
     """
+    for warning in _variables.unknown_variables():
+        click.echo(f"warning: {warning}", err=True)
     ctx.default_map = _config.default_map(config)
 
 

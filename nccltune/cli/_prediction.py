@@ -49,10 +49,10 @@ def answer_lines(found: Prediction) -> list[str]:
         second += (
             f"; with NCCL's default settings {default.decode_ms.value:.2f} ms, {default.tokens_per_s.value:.1f} tok/s"
         )
+    drafted = [r for r in found.rows if r.draft_tokens > 1]
+    if not drafted:
+        return [second + "; ask for more than 1 draft token to compare speculation with it."]
     if found.best is None:
-        drafted = [r for r in found.rows if r.draft_tokens > 1]
-        if not drafted:
-            return [second + "."]
         need = min(drafted, key=lambda r: r.break_even_accept_length.value / r.draft_tokens)
         even = need.break_even_accept_length
         first = (

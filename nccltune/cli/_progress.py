@@ -48,7 +48,13 @@ class ScanProgress:
             self._live.stop()
 
     def draw(self, event: "Event") -> None:
-        """Draw one event."""
+        """Draw one event; where the terminal is gone (a lost connection), the scan goes on without."""
+        try:
+            self._draw(event)
+        except OSError:
+            self._console.quiet, self._live = True, None
+
+    def _draw(self, event: "Event") -> None:
         if event.kind in ("note", "restart"):
             self._console.print(event.text, markup=False, style="dim")
             return

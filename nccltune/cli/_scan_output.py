@@ -1,5 +1,6 @@
 """What a scan says at the end, and what --dry-run says before."""
 
+import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ def finished(result: "ScanResult", as_json: bool, err: Console) -> None:
     if result.outcome != "complete":
         words = {"interrupted": "Interrupted", "time_limit": "The time limit was reached"}[result.outcome]
         err.print(
-            f"{words}; what is done is saved. Go on with: nccltune scan --resume {result.run.path}",
+            f"{words}; what is done is saved. Go on with: nccltune scan --resume {shlex.quote(str(result.run.path))}",
             markup=False,
             soft_wrap=True,
         )

@@ -1,6 +1,5 @@
 """``nccltune calibrate``: engine points into a profile."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -44,7 +43,6 @@ from nccltune.cli import _console, _options
 def command(
     points: str | None,
     given: tuple[str, ...],
-    run: str | None,
     output: str,
     as_json: bool,
     quiet: bool,
@@ -60,13 +58,10 @@ def command(
     nccltune predict --draft-tokens 1-8 --run run --profile profile.json
     """
     from nccltune import api
-    from nccltune.calibration import gather_request
-    from nccltune.costmodel.profile import save_profile
 
-    profile = api.calibrate(
-        gather_request(Path(points) if points else None, given, Path(run) if run else None, **options)
-    )
-    save_profile(profile, Path(output))
+    if points and given:
+        raise click.UsageError("--points and --point exclude each other: put the point into the file")
+    profile = api.calibrate(points=points or given, output=output, **options)
     if as_json:
         _console.print_json({"schema": "nccltune.profile", **profile.model_dump(mode="json")})
     else:

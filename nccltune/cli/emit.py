@@ -27,7 +27,7 @@ from nccltune.emit import formats
     show_default=True,
     help="Who will read the file.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write there instead of stdout (-).")
+@click.option("-o", "--output", metavar="FILE", help="Write there instead of stdout (-); with tuner-plugin a folder.")
 @click.option("--full", is_flag=True, help="Keep variables whose effect is within noise.")
 @click.option(
     "--objective",
@@ -91,6 +91,7 @@ def command(
     nccltune emit --run run -o nccl.env                           what the launch script sources
     nccltune emit --run run --format k8s --objective both:0.7     balance decode and prefill
     nccltune emit --run run --format sglang-args --draft-tokens 4 flags for sglang.launch_server
+    nccltune emit --run run --format tuner-plugin -o tuner        a choice per message size, built here
     nccltune emit --setting seed --format docker                  a shipped setting, not measured here
     """
     if run and run_argument and run != run_argument:

@@ -58,6 +58,14 @@ from nccltune.cli import _console, _options, _prediction
     metavar="FILE",
     help="Server log, metrics or benchmark output with accept lengths.",
 )
+@click.option(
+    "--topk",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Candidates per draft step; above 1 a tree.",
+)
+@click.option("--num-steps", type=click.IntRange(1, 64), help="Draft steps of a tree (a chain has draft tokens - 1).")
 @click.option("--explain", is_flag=True, help="Every term of one row with its parameter and source.")
 @_options.common
 def command(
@@ -82,13 +90,15 @@ def command(
     nccltune predict --draft-tokens 4 --setting base --explain
     """
     from nccltune import api
-    from nccltune.costmodel.acceptance_input import parse_rates
+    from nccltune.costmodel.acceptance_input import parse_rates, parse_tree_rates
     from nccltune.units import parse_ints
 
+    by_rank = accept_rates is not None and "/" in accept_rates
     found = api.predict(
         parse_ints(draft_tokens, what="number of draft tokens"),
         batch=parse_ints(batch, what="batch size"),
-        accept_rates=parse_rates(accept_rates) if accept_rates is not None else None,
+        accept_rates=parse_rates(accept_rates) if accept_rates is not None and not by_rank else None,
+        tree_rates=parse_tree_rates(accept_rates) if accept_rates is not None and by_rank else None,
         **options,
     )
     if as_json:

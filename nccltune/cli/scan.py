@@ -12,6 +12,12 @@ from nccltune.units import parse_duration, parse_ints, parse_sizes
 if TYPE_CHECKING:
     from nccltune.bench.report import ScanResult
 
+# Which part of the plan a flag speaks of; beside --resume it must say the same as the run.
+_ASPECTS = {
+    "backend": "backend", "ranks": "num_ranks", "model": "model", "tokens": "size_bytes", "sizes": "size_bytes", "dtype": "dtype",
+    "base": "base", "base_set": "base_env", "timing": "timings", "proto": "settings", "algo": "settings", "channels": "settings",
+    "buffsize": "settings", "nthreads": "settings", "p2p_level": "settings", "extra": "settings", "settings": "settings",
+}  # fmt: skip
 TIMINGS = ("in-forward", "back-to-back", "eager")
 
 
@@ -93,6 +99,11 @@ TIMINGS = ("in-forward", "back-to-back", "eager")
     show_default=True,
     help="race: open settings only while they can still win (docs/search.md).",
 )
+@click.option(
+    "--beside/--no-beside",
+    default=None,
+    help="Measure what an engine could use instead of NCCL too (docs/beside.md) [default: with the back end nccl].",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order.")
 @click.option(
     "--confirm/--no-confirm",
@@ -122,6 +133,10 @@ def command(**options: Any) -> int:
 
     err = _console.stderr(quiet=options["quiet"])
     request = _request(options)
+    if options["resume"] and (aspects := _aspects(click.get_current_context())):
+        from nccltune.bench.report import check_same_plan
+
+        check_same_plan(options["resume"], request, aspects)
     if options["dry_run"]:
         if options["resume"]:
             raise InputError("--dry-run and --resume do not go together", "", "leave one of them out")
@@ -139,6 +154,12 @@ def command(**options: Any) -> int:
     return _exit_code(result)
 
 
+def _aspects(context: click.Context) -> set[str]:
+    """What the command line says about the plan."""
+    source = click.core.ParameterSource.COMMANDLINE
+    return {aspect for name, aspect in _ASPECTS.items() if context.get_parameter_source(name) == source}
+
+
 def _request(options: dict[str, Any]) -> Any:
     from nccltune.bench.request import ScanRequest
     from nccltune.bench.sampling import StopRule
@@ -152,7 +173,7 @@ def _request(options: dict[str, Any]) -> Any:
         dtype=options["dtype"], seed=options["seed"], search=options["search"], libnccl=options["libnccl"], nccl_tests=options["nccl_tests"],
         rule=StopRule(max_replays=options["max_replays"], relative_width=options["noise"] / 100), dedup=not options["no_dedup"],
         time_budget_s=parse_duration(options["time_budget"]) if options["time_budget"] else None, case_timeout_s=options["case_timeout"],
-        force=options["force"], retry_failed=options["retry_failed"],
+        force=options["force"], retry_failed=options["retry_failed"], beside=options["beside"],
     )  # fmt: skip
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nccltune.costmodel.acceptance import Acceptance, Kind, from_mean, from_rates
+from nccltune.costmodel.tree import CHAIN, Shape, TreeAcceptance, tree_acceptance
 from nccltune.errors import InputError
-from nccltune.parse.accept_log import read_accept_log
 
 _LENGTH_SPREAD = 0.03  # assumed 90% spread of a mean length given without one
 
@@ -17,21 +17,27 @@ def resolve_acceptance(
     accept_kind: Kind = "auto",
     accept_log: Path | None = None,
     accept_steps: int | None = None,
+    tree_rates: Sequence[Sequence[float]] | None = None,
     draft_tokens: Sequence[int] = (),
-) -> Acceptance | None:
+    shape: Shape = CHAIN,
+) -> Acceptance | TreeAcceptance | None:
     """Return the acceptance, or None where nothing is given.
 
     A mean accept length belongs to a number of drafts: ``accept_steps``, else what the log says, else the largest
     ``draft_tokens`` asked for less one (said in the assumption).
     """
-    given = [n for n, v in (("--accept-length", accept_length), ("--accept-rates", accept_rates), ("--accept-log", accept_log)) if v is not None]  # fmt: skip
+    given = [n for n, v in (("--accept-length", accept_length), ("--accept-rates", accept_rates), ("--accept-log", accept_log), ("rates by rank", tree_rates)) if v is not None]  # fmt: skip
     if len(given) > 1:
         raise InputError(
             f"{' and '.join(given)} contradict each other", "each of them is the whole acceptance", "give one"
         )
+    if tree_rates is not None or shape.topk > 1:
+        return _tree(tree_rates, shape, given)
     if accept_rates is not None:
         return from_rates(accept_rates, "rates by position, as given", accept_kind)
     if accept_log is not None:
+        from nccltune.parse.accept_log import read_accept_log  # its parsers cost a tenth of a whole prediction
+
         log = read_accept_log(accept_log)
         if log.survival is not None:
             found = from_rates([min(v, 1.0) for v in log.survival], f"{accept_log.name}: rates by position", "survival")
@@ -46,6 +52,11 @@ def resolve_acceptance(
     return _mean(accept_length, steps, f"accept length as given{how}")
 
 
+def parse_tree_rates(text: str) -> list[list[float]]:
+    """Read rates by position and rank, ``0.6/0.15/0.05,0.5/0.12``: ranks with /, positions with commas."""
+    return [parse_rates(level.replace("/", ",")) for level in text.split(",")]
+
+
 def parse_rates(text: str) -> list[float]:
     """Read ``0.6,0.5,0.3`` or percentages ``60%,50%,30%``."""
     rates = []
@@ -56,6 +67,16 @@ def parse_rates(text: str) -> list[float]:
         except ValueError:
             raise InputError(f"'{part}' is not an acceptance rate", "expected numbers between 0 and 1", "write for example 0.6,0.4,0.25") from None  # fmt: skip
     return rates
+
+
+def _tree(rates: Sequence[Sequence[float]] | None, shape: Shape, given: Sequence[str]) -> TreeAcceptance | None:
+    if rates is None:
+        if given:
+            raise InputError(f"{given[0]} says nothing about a tree", "the accept length of a tree follows from rates by position and rank", "write --accept-rates 0.6/0.15,0.5/0.12, or leave it out")  # fmt: skip
+        return None
+    if shape.topk == 1:
+        raise InputError("rates by rank belong to a tree", "a chain (topk 1) has one candidate a position", "say --topk N --num-steps N")  # fmt: skip
+    return tree_acceptance(rates, shape, "rates by position and rank, as given")
 
 
 def _mean(mean: float, steps: int, source: str) -> Acceptance:

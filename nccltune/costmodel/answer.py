@@ -11,6 +11,7 @@ from nccltune.costmodel.acceptance import Acceptance
 from nccltune.costmodel.estimate import Estimate
 from nccltune.costmodel.forward import Priced, coverage_source
 from nccltune.costmodel.posterior import Z90, ratio_sd
+from nccltune.costmodel.tree import TreeAcceptance
 from nccltune.schemas.common import SOURCES
 from nccltune.schemas.prediction import Best, Row, Sensitivity
 
@@ -40,7 +41,11 @@ class Columns:
 
 
 def columns(
-    priced: Priced, setting_ids: dict[str, int], acceptance: Acceptance | None, *, other_drafter: bool = False
+    priced: Priced,
+    setting_ids: dict[str, int],
+    acceptance: Acceptance | TreeAcceptance | None,
+    *,
+    other_drafter: bool = False,
 ) -> Columns:
     """Compute every column. Rows of one batch size and setting are compared with their own row at 1 draft token.
 
@@ -87,7 +92,7 @@ def _cycle_ratio_sd(priced: Priced, a: NDArray[np.intp], b: NDArray[np.intp]) ->
 
 
 def _yield(
-    priced: Priced, acceptance: Acceptance | None, cycle: Estimate, even: Estimate
+    priced: Priced, acceptance: Acceptance | TreeAcceptance | None, cycle: Estimate, even: Estimate
 ) -> tuple[Estimate | None, Estimate | None, Estimate | None]:
     if acceptance is None:
         return None, None, None
@@ -123,7 +128,7 @@ def rows_of(c: Columns, num_allreduces: int, one_token_bytes: int) -> list[Row]:
         plain_tokens = _quotient(Estimate.exact(np.ones(1), "measured"), _one(c.cycle, i), np.array([1e3 * batch]))
         result.append(
             Row(
-                batch_size=batch, draft_tokens=width, num_steps=width - 1,
+                batch_size=batch, draft_tokens=width, num_steps=int(rows.num_steps[i]), topk=rows.shape.topk,
                 allreduce_bytes=batch * width * one_token_bytes, allreduces_per_forward=num_allreduces,
                 comm_ms=c.comm.item(i), compute_ms=c.compute.item(i), overhead_ms=c.overhead.item(i),
                 verify_ms=c.verify.item(i), draft_ms=c.draft.item(i), host_ms=c.host.item(i), cycle_ms=c.cycle.item(i),

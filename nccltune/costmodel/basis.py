@@ -9,6 +9,7 @@ from nccltune.costmodel import comm as comm_room
 from nccltune.costmodel import profile as profiles
 from nccltune.costmodel.cautions import Case, cautions
 from nccltune.costmodel.comm import Comm
+from nccltune.costmodel.curve import CommCurve
 from nccltune.costmodel.posterior import Posterior
 from nccltune.costmodel.priors import all_priors
 from nccltune.costmodel.quantization import with_quantization
@@ -70,39 +71,56 @@ def resolve(question: Question) -> Basis:
     run = Run.load(question.run) if question.run else None
     fit = _fit_of(run) if run else None
     profile, shipped = _profile(question, run)
-    model = registry.load_model(question.model or (profile.model if profile else (run.manifest.model if run else None) or DEFAULT_MODEL))  # fmt: skip
-    if profile and model.name != profile.model and not question.profile:
+    model = registry.load_model(question.model or (profile.model if profile else _run_model(run)))
+    if profile and model.name != profile.model and shipped:
         profile = None
     topology = registry.load_topology(_topology_name(question, run, profile))
     what_if: list[str] = []
-    ranks = question.ranks or (fit.num_ranks if fit else profile.num_ranks if profile else topology.num_gpus)
+    same_machine = profile is not None and profile.topology == topology.name
+    ranks = question.ranks or (fit.num_ranks if fit else profile.num_ranks if profile and same_machine else topology.num_gpus)  # fmt: skip
     drafter = _drafter(question, model, profile)
-    priced_model = with_quantization(model, question.quant) if question.quant else model
     if question.quant:
         what_if.append(f"weights as {question.quant}")
     if profile and question.drafter and drafter and drafter.name != profile.drafter:
         what_if.append(f"drafter {drafter.name}")
     direct = _applies(profile, model, topology, ranks, question, run, what_if)
+    same_pair = profile is not None and profile.model == model.name and question.drafter is None
+    acceptance = profile.acceptance if profile and same_pair and (run is None or question.profile) else None
+    default_context = profile.context_tokens if profile else DEFAULT_CONTEXT
+    if profile and shipped and _other_gpu(profile, topology):
+        profile = None  # kernels and bandwidth shares of another GPU say less than the priors do
     whole = direct and profile is not None and (fit is None or profile.run_id == fit.run_id)
     comm = _comm(fit, profile if direct else None, topology, ranks, what_if)
     setting = _setting(question.setting, fit, profile if direct else None, comm)
     reference = profile.reference_setting if profile and whole else ("base" if "base" in comm.curves else next(iter(comm.curves), "base"))  # fmt: skip
+    priced_model = with_quantization(model, question.quant) if question.quant else model
     system = System(priced_model, drafter, ranks, topology.gpu.memory_bandwidth_bytes_per_s, comm.curves, reference, comm.basis)  # fmt: skip
+    system = _with_guess(system, setting, topology, profile if whole else None)
     posterior, ids = _belief(system, setting, profile, whole and not question.quant, direct)
-    inferred_here = setting.name in system.inferred([setting.name])
-    known_ratio = any(p.name == f"setting:{setting.name}" for p in (profile.parameters if profile and whole else []))
-    if inferred_here and not known_ratio and reference in comm.curves:
-        guessed = comm_room.guess(topology, ranks, setting, comm.curves[reference])
-        system = replace(system, guesses={setting.name: guessed})
-    warnings = cautions(Case(fit, run, topology, setting, system, profile, direct))
-    context = (
-        question.context if question.context is not None else (profile.context_tokens if profile else DEFAULT_CONTEXT)
-    )
-    kept = profile if direct else None
-    same_pair = profile is not None and profile.model == model.name and question.drafter is None
-    acceptance = profile.acceptance if profile and same_pair and (run is None or question.profile) else None
-    return Basis(system, posterior, ids, setting, topology, context, comm, kept, _text(profile, direct, fit, comm, topology),
-                 acceptance, shipped, what_if, warnings)  # fmt: skip
+    context = question.context if question.context is not None else default_context
+    return Basis(
+        system, posterior, ids, setting, topology, context, comm, profile if direct else None,
+        _text(profile, direct, fit, comm, topology), acceptance, shipped and profile is not None, what_if,
+        cautions(Case(fit, run, topology, setting, system, profile, direct)),
+    )  # fmt: skip
+
+
+def _run_model(run: Run | None) -> str:
+    return (run.manifest.model if run else None) or DEFAULT_MODEL
+
+
+def _other_gpu(profile: Profile, topology: Topology) -> bool:
+    return profile.topology != topology.name and registry.load_topology(profile.topology).gpu.name != topology.gpu.name
+
+
+def _with_guess(system: System, setting: Setting, topology: Topology, profile: Profile | None) -> System:
+    """Add NCCL's own estimate of a setting that neither a curve nor the profile's points tell anything about."""
+    told = any(p.name == f"setting:{setting.name}" for p in (profile.parameters if profile else []))
+    if told or not system.inferred([setting.name]) or system.reference not in system.curves:
+        return system
+    reference = system.curves[system.reference]
+    assert isinstance(reference, CommCurve)
+    return replace(system, guesses={setting.name: comm_room.guess(topology, system.num_ranks, setting, reference)})
 
 
 def _fit_of(run: Run) -> Fit:

@@ -35,7 +35,7 @@ def cautions(case: Case) -> list[str]:
         )
     elif run is not None and run.manifest.machine.topology is None:
         found.append(f"no machine file matches the run's machine: weights are streamed as on {topology.title}; see 'nccltune topology detect'")  # fmt: skip
-    if fit is not None and profile is None:
+    if profile is None:
         found.append(f"no engine point of {system.model.title} on this machine: compute is analytic and wide; add one with 'nccltune calibrate --point decode:1:MS'")  # fmt: skip
     if fit is not None and profile is not None and not case.direct:
         found.append(f"compute parameters are those of profile {profile.name}, carried over and widened")
@@ -47,6 +47,8 @@ def cautions(case: Case) -> list[str]:
         )  # fmt: skip
     if topology.links.kind == "nvlink" and fit is None and 1 < system.num_ranks <= 8:
         found.append("on NVLink, SGLang's own all-reduce carries decode-size messages unless it is disabled: NCCL settings then change nothing ('nccltune doctor')")  # fmt: skip
+    if system.num_ranks > topology.num_gpus:
+        found.append(f"{system.num_ranks} ranks are more than the {topology.num_gpus} GPUs of {topology.title}: links to another node are not in the curve")  # fmt: skip
     need = float(resident_bytes(system.model, system.num_ranks))
     if need > topology.gpu.memory_bytes:
         found.append(f"{system.model.title} needs {need / 1e9:.0f} GB of weights per rank at {system.num_ranks} ranks; {topology.gpu.name} has {topology.gpu.memory_bytes / 1e9:.0f} GB")  # fmt: skip

@@ -18,17 +18,20 @@ _STREAM_FRACTION = 0.75  # of the memory bandwidth; the free ``draft`` factor st
 def draft_terms(system: System, rows: Rows) -> list[Term]:
     """Terms of drafting: one draft-extend over all verified tokens, then ``num_steps - 1`` decode forwards.
 
-    ``num_steps = draft_tokens - 1``; only the extend reads the fusion projection ``fc``. Zero at 1 draft token.
+    ``num_steps = draft_tokens - 1`` in a chain; a tree drafts ``batch x topk`` tokens a step. Only the extend reads the fusion projection ``fc``. Zero at 1 draft token.
     """
     drafted = rows.draft_tokens > 1
     if not drafted.any():
         return []
-    steps = np.maximum(rows.draft_tokens - 2, 0.0)
+    steps = np.maximum(rows.num_steps - 1, 0.0)
     terms = _weight_and_kernel_terms(system, drafted, steps)
     drafter = system.drafter
     hidden = drafter.hidden_size if drafter else system.model.hidden_size
     vocab = drafter.draft_vocab_size if drafter else system.model.vocab_size
-    for name, tokens, forwards in (("draft extend", rows.num_tokens, drafted), ("draft steps", rows.batch_size, steps)):
+    for name, tokens, forwards in (
+        ("draft extend", rows.num_tokens, drafted),
+        ("draft steps", rows.batch_size * rows.shape.topk, steps),
+    ):
         for term in comm_terms(
             system, rows, ALLREDUCES_PER_DRAFT_FORWARD, tokens, hidden, vocab,
             names=(f"{name} all-reduces", f"{name} all-gather"), group="draft",

@@ -145,7 +145,7 @@ def interval(posterior: Posterior, total: Sum, fix: Correction | None, *, noise:
         slope = slope - fix.shift
         variance = variance + fix.variance
         value = value * fix.factor
-    variance = variance + np.einsum("ij,jk,ik->i", slope, posterior.covariance, slope, optimize=True)
+    variance = variance + _quadratic(slope, posterior.covariance)
     if noise:
         variance = variance + posterior.scale * NOISE**2
     half = Z90 * np.sqrt(np.maximum(variance, 0.0))
@@ -155,7 +155,7 @@ def interval(posterior: Posterior, total: Sum, fix: Correction | None, *, noise:
 def ratio_sd(posterior: Posterior, a: Floats, b: Floats, independent: Floats) -> Floats:
     """Standard deviation of ``ln(A / B)`` from two log gradients: what both share cancels."""
     difference = a - b
-    shared = np.einsum("ij,jk,ik->i", difference, posterior.covariance, difference, optimize=True)
+    shared = _quadratic(difference, posterior.covariance)
     return np.sqrt(np.maximum(shared + independent, 0.0))
 
 
@@ -163,3 +163,8 @@ def estimate(values: tuple[Floats, Floats, Floats], source: NDArray[np.int8]) ->
     """Wrap (value, low, high) with sources."""
     value, low, high = values
     return Estimate(value, np.minimum(low, value), np.maximum(high, value), source)
+
+
+def _quadratic(rows: Floats, covariance: Floats) -> Floats:
+    """Variance of each row's linear form."""
+    return np.asarray(((rows @ covariance) * rows).sum(axis=1), dtype=float)

@@ -12,6 +12,7 @@ from nccltune.costmodel.drafting import ALLREDUCES_PER_DRAFT_FORWARD
 from nccltune.costmodel.explain import explain_row
 from nccltune.costmodel.forward import Priced, price
 from nccltune.costmodel.system import Rows
+from nccltune.costmodel.tree import CHAIN, Shape, TreeAcceptance, check_shape
 from nccltune.errors import InputError
 from nccltune.schemas.common import header
 from nccltune.schemas.prediction import (
@@ -33,8 +34,9 @@ def predict(
     question: Question,
     draft_tokens: Sequence[int],
     batch_sizes: Sequence[int] = (1,),
-    acceptance: Acceptance | None = None,
+    acceptance: Acceptance | TreeAcceptance | None = None,
     *,
+    shape: Shape = CHAIN,
     explain: bool = False,
 ) -> Prediction:
     """Answer ``question`` for every batch size and draft-token count; 1 draft token is always among them.
@@ -44,17 +46,17 @@ def predict(
     """
     widths, batches = _checked(draft_tokens, batch_sizes)
     basis = resolve(question)
-    warnings = list(basis.warnings)
-    if acceptance is None:
+    warnings = [*basis.warnings, *check_shape(shape, widths)]
+    if acceptance is None and shape.topk == 1:
         acceptance = profile_acceptance(basis)
-    if acceptance is not None:
+    if isinstance(acceptance, Acceptance):
         acceptance = extended(acceptance, max(widths) - 1) if max(widths) > 1 else acceptance
-        warnings += acceptance.warnings
         if max(widths) - 1 > acceptance.num_measured:
             warnings.append(f"acceptance beyond {acceptance.num_measured} drafts was not measured: extrapolated, with a wider interval")  # fmt: skip
+    warnings += acceptance.warnings if acceptance else []
     if basis.shipped and question.run is None:
         warnings.insert(0, _reference_warning(basis))
-    priced = price_rows(basis, basis.setting, batches, widths)
+    priced = price_rows(basis, basis.setting, batches, widths, shape)
     other_drafter = any(text.startswith("drafter") for text in basis.what_if)
     columns = answer.columns(priced, basis.setting_ids, acceptance, other_drafter=other_drafter)
     model = basis.system.model
@@ -70,16 +72,18 @@ def predict(
         default_setting_baseline=_default_baseline(basis, batches[0]),
         best=best[0] if best else None, best_by_batch=best,
         sensitivity=answer.sensitivity(rows, best[0] if best else None, num_allreduces, ALLREDUCES_PER_DRAFT_FORWARD),
-        adaptive_config=answer.adaptive_config(best, rows), findings=answer.findings(rows) if basis.posterior.seen is not None else [],
+        adaptive_config=answer.adaptive_config(best, rows) if shape.topk == 1 else None, findings=answer.findings(rows) if basis.posterior.seen is not None else [],
         explain=explain_row(priced, basis, _explained(rows)) if explain else None,
         explained_row=rows[_explained(rows)] if explain else None, warnings=warnings,
     )  # fmt: skip
 
 
-def price_rows(basis: Basis, setting: Setting, batches: Sequence[int], widths: Sequence[int]) -> Priced:
+def price_rows(
+    basis: Basis, setting: Setting, batches: Sequence[int], widths: Sequence[int], shape: Shape = CHAIN
+) -> Priced:
     """Price every (batch, draft tokens) pair under one setting."""
     b, d = np.meshgrid(np.asarray(batches, float), np.asarray(widths, float), indexing="ij")
-    rows = Rows.make(b.ravel(), d.ravel(), float(basis.context_tokens), [setting.name] * b.size)
+    rows = Rows.make(b.ravel(), d.ravel(), float(basis.context_tokens), [setting.name] * b.size, shape)
     return price(basis.system, rows, basis.posterior, basis.setting_ids)
 
 
@@ -126,7 +130,7 @@ def _reference_warning(basis: Basis) -> str:
     return f"no run of this machine: the answer comes from {where}; measure yours with 'nccltune scan' and give --run"
 
 
-def _acceptance_used(acceptance: Acceptance | None) -> AcceptanceUsed:
+def _acceptance_used(acceptance: Acceptance | TreeAcceptance | None) -> AcceptanceUsed:
     if acceptance is None:
         return AcceptanceUsed(definition=DEFINITION, survival=[], source="none: not known, and none is made up")
     return AcceptanceUsed(

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from nccltune.costmodel.estimate import Estimate
+from nccltune.costmodel.tree import CHAIN, Shape
 from nccltune.schemas.model import Drafter, Model
 
 Floats = NDArray[np.float64]
@@ -33,23 +34,31 @@ class Rows:
     context_tokens: Floats
     setting: NDArray[np.intp]
     settings: tuple[str, ...]
+    shape: Shape = CHAIN
 
     @classmethod
     def make(
-        cls, batch_size: ArrayLike, draft_tokens: ArrayLike, context_tokens: ArrayLike, settings: Sequence[str]
-    ) -> Self:
+        cls, batch_size: ArrayLike, draft_tokens: ArrayLike, context_tokens: ArrayLike, settings: Sequence[str],
+        shape: Shape = CHAIN,
+    ) -> Self:  # fmt: skip
         """Build rows from broadcastable numbers and one setting name per row (or one for all)."""
         names = tuple(dict.fromkeys(settings))
         index = np.array([names.index(s) for s in settings], dtype=np.intp)
         b, d, c, s = np.broadcast_arrays(
             *(np.atleast_1d(np.asarray(x, float)) for x in (batch_size, draft_tokens, context_tokens)), index
         )
-        return cls(b, d, c, s, names)
+        return cls(b, d, c, s, names, shape)
 
     @property
     def num_tokens(self) -> Floats:
         """Tokens of the target forward."""
         return self.batch_size * self.draft_tokens
+
+    @property
+    def num_steps(self) -> Floats:
+        """Draft steps: draft tokens less one in a chain, the tree's own otherwise; 0 in plain decode."""
+        steps = self.draft_tokens - 1 if self.shape.num_steps is None else float(self.shape.num_steps)
+        return np.where(self.draft_tokens > 1, steps, 0.0)
 
     def __len__(self) -> int:
         return len(self.batch_size)

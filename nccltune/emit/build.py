@@ -1,6 +1,6 @@
 """From a run (or a shipped setting) to the document that the formats render: choose, reduce, rewrite, check, explain."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from nccltune.emit import grammar, safety, sglang_args
 from nccltune.emit.document import Document, Rule, Speculation, Variable
@@ -14,6 +14,9 @@ from nccltune.errors import InputError, QualityError
 from nccltune.knobs import BASES, Version
 from nccltune.schemas.measurement import Measurement
 from nccltune.schemas.setting import BASE, Setting
+
+OLDEST_PLUGIN: Version = (2, 22, 0)
+"""First NCCL that loads the plugin's oldest interface, v3 (nccltune/tuner/plugin.c)."""
 
 
 def build(source: Source, options: Options) -> Document:
@@ -31,6 +34,8 @@ def build(source: Source, options: Options) -> Document:
     chosen = _select(source, options)
     reduced = minimal_set(source.fit, chosen.setting, decode_sizes(limit)) if source.fit is not None else None
     env = {n: v for n, v in chosen.setting.env.items() if options.full or reduced is None or n in reduced.kept}
+    if options.format == "tuner-plugin":
+        return _per_size(source, options, env, target)
     chosen = _exactly(source, chosen, env, limit)
     notes = _notes(source, options, chosen, env, target)
     _refuse(notes, options)
@@ -43,6 +48,31 @@ def build(source: Source, options: Options) -> Document:
         rules=tuple(rules),
         facts=facts(source, options, chosen, reduced),
         warnings=(*chosen.notes, *(f"{n.text}{f' ({n.do})' if n.do else ''}" for n in notes), *rule_notes),
+    )
+
+
+def _per_size(source: Source, options: Options, env: dict[str, str], target: Version | None) -> Document:
+    """The document of a tuner plugin: rules from every curve that shares the chosen set's other variables ``env``."""
+    from nccltune.emit.tuner_rules import inexpressible, plugin_plan
+
+    if source.fit is None:
+        raise InputError(
+            "a tuner policy needs a run", "its rules are the best choice per measured size", "give --run RUN"
+        )
+    machine = source.manifest.machine if source.manifest else None
+    plan = plugin_plan(source.fit, inexpressible(env), ll128_by_default=safety.ll128_by_default(machine))
+    at_hand = target if options.nccl_version else source.nccl_at_hand
+    notes = [*safety.version_notes(source.nccl_measured, at_hand), *safety.engine_notes(source.engine_path)]
+    if target is not None and target < OLDEST_PLUGIN:
+        text = f"NCCL {safety.dotted(target)} does not load this plugin: it needs NCCL {safety.dotted(OLDEST_PLUGIN)} or later"
+        notes.append(Note("plugin-version", text, "use a newer NCCL, or one setting for all sizes", hard=True))
+    _refuse(notes, options)
+    return Document(
+        variables=tuple(_variables(source, options, plan.env, None, target)),
+        header=(*header_lines(source, options, Selection(BASE), None, target, None), *plan.evidence),
+        rules=tuple(plan.rules),
+        facts={**facts(source, options, None, None), "rules": [asdict(rule) for rule in plan.rules]},
+        warnings=(*(f"{n.text}{f' ({n.do})' if n.do else ''}" for n in notes), *plan.notes),
     )
 
 

@@ -31,6 +31,8 @@ def _by_text(lines: list[str], code: list[str]) -> str | None:
         return None
     if code[0].startswith("{"):
         return "json"
+    if code[0].startswith("nccltune-policy "):
+        return "tuner-plugin"
     if any(re.match(r"(kind|apiVersion)\s*:", line) for line in code):
         return "k8s"
     if any(line.startswith("#SBATCH") for line in lines) or any(re.match(r"(exec\s+)?srun\b", line) for line in code):

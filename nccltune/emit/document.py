@@ -35,7 +35,7 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row of a per-size policy, bounds included. ``num_channels`` is always explicit."""
+    """One row of a per-size policy, bounds included. ``num_channels`` is explicit, or 0 (tuner-plugin only): NCCL's own."""
 
     collective: str
     min_bytes: int

@@ -50,12 +50,17 @@ def emit(
     module = formats.get(options.format)
     if options.base not in BASES:
         raise InputError(f"'{options.base}' is no base environment", f"known: {', '.join(BASES)}", "choose one")
-    if output is not None:
+    is_folder = options.format == "tuner-plugin"
+    if is_folder:
+        _check_folder(output, force=options.force)
+    elif output is not None:
         check_writable(Path(output), force=options.force)
     source = load_source(run, options, model)
     document = build(source, options)
     text = module.write(document)
-    if output is not None:
+    if output is not None and is_folder:
+        document = _write_folder(Path(output).absolute(), document, text)
+    elif output is not None:
         write_text(Path(output), text)
     return Emitted(text, document, options.format, None if output is None else str(output))
 
@@ -126,6 +131,40 @@ def check_writable(path: Path, *, force: bool) -> None:
                 "it is kept",
                 "choose another -o, or --force to replace it",
             )
+
+
+def _check_folder(output: str | Path | None, *, force: bool) -> None:
+    """Raise InputError where a tuner plugin cannot go: it is a folder of three files."""
+    from nccltune.emit.tuner_plugin import ENV_FILE, POLICY_FILE
+
+    if output is None:
+        why = "it writes a library, a policy and an env file"
+        raise InputError("tuner-plugin needs a folder", why, "give one with -o DIR")
+    folder = Path(output)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is no folder", "tuner-plugin writes three files", "give a folder with -o DIR")
+    if not folder.parent.is_dir():
+        raise InputError(f"cannot write {folder}", f"the folder {folder.parent} does not exist", "make it first")
+    for name in (POLICY_FILE, ENV_FILE):
+        if folder.is_dir():
+            check_writable(folder / name, force=force)
+
+
+def _write_folder(folder: Path, document: Document, policy: str) -> Document:
+    """Build the plugin and write what it reads; the env file comes last, so that it never names what is not there."""
+    from nccltune.emit.tuner_plugin import ENV_FILE, POLICY_FILE, env_file, located
+    from nccltune.tuner import build_plugin
+
+    document = located(document, folder)
+    env = env_file(document)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise NccltuneError(f"cannot make {folder}", error.strerror or str(error), "choose another -o") from error
+    build_plugin(folder, compiler=os.environ.get("CC") or "cc")
+    write_text(folder / POLICY_FILE, policy)
+    write_text(folder / ENV_FILE, env)
+    return document
 
 
 def write_text(path: Path, text: str) -> None:

@@ -14,11 +14,14 @@ MODULES = {
     "slurm": "slurm",
     "nccl-conf": "nccl_conf",
     "tuner-csv": "tuner_csv",
+    "tuner-plugin": "tuner_plugin",
     "sglang-args": "sglang_args",
     "json": "json_text",
 }
 NAMES = tuple(MODULES)
-ENV_NAMES = tuple(name for name in NAMES if name not in ("tuner-csv", "sglang-args"))
+RULE_NAMES = ("tuner-csv", "tuner-plugin")
+"""Formats that hold a choice per message size."""
+ENV_NAMES = tuple(name for name in NAMES if name not in (*RULE_NAMES, "sglang-args"))
 """Formats that hold environment variables."""
 
 

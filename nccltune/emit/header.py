@@ -38,7 +38,7 @@ def header_lines(
         )
     if target is not None:
         lines.append(f"{WRITTEN_FOR}{safety.dotted(target)}")
-    if options.format != "tuner-csv":
+    if options.format not in formats.RULE_NAMES:
         lines += _setting_lines(source, chosen, reduced, full=options.full)
     if spec is not None or options.engine_flags:
         flags = sglang_args.flags(Document(speculation=spec, engine_flags=options.engine_flags))

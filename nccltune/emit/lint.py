@@ -75,7 +75,7 @@ def check_file(path: str, form: str = "auto", version: Version | None = None, pi
     findings = [*_bytes(raw, text, chosen), *reading.findings]
     if not reading.entries and not findings:
         findings.append(Finding("warning", "nothing", "the file sets no variable"))
-    if chosen not in ("tuner-csv", "sglang-args"):
+    if chosen not in (*formats.RULE_NAMES, "sglang-args"):
         # A value that its reader already takes wrongly is complained about once, not again for what it became.
         misread = {f.line for f in reading.findings if f.code in _MISREAD}
         findings += [
@@ -95,7 +95,7 @@ def check_file(path: str, form: str = "auto", version: Version | None = None, pi
 
 def _shown(reading: Reading, form: str) -> dict[str, str]:
     """The values to report: other programs' variables may hold secrets, so only their names leave the file."""
-    if form in ("tuner-csv", "sglang-args"):
+    if form in (*formats.RULE_NAMES, "sglang-args"):
         return reading.values()
     return {name: value if name.startswith("NCCL_") else HIDDEN for name, value in reading.values().items()}
 

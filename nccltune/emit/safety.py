@@ -51,7 +51,7 @@ def prefill_notes(prefill: Gain | None, max_cost_percent: float, *, accepted: bo
         return [Note("prefill-unknown", text, "scan with --tokens 1-16,1024,4096 to know")]
     if prefill.is_loss and -prefill.percent > max_cost_percent:
         text = f"prefill sizes pay for it: {prefill}; the limit is {max_cost_percent:g}%"
-        do = "choose --objective both:0.5, a per-size policy (--format tuner-csv), or accept it with --objective decode"
+        do = "choose --objective both:0.5, a per-size policy (--format tuner-plugin), or accept it with --objective decode"
         return [Note("prefill-cost", text, "" if accepted else do, hard=not accepted)]
     return []
 

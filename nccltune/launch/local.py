@@ -21,6 +21,8 @@ def environment() -> dict[str, str]:
     env.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "8")
     # One thread a rank on a CPU: ranks must not fight for cores while they are timed.
     env.setdefault("OMP_NUM_THREADS", "1")
+    # Multicast objects wedge some NVLink fabrics for every process; nothing that is measured needs them.
+    env["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
     return env
 
 

@@ -1,6 +1,7 @@
 """What an engine's accept rate means. SGLang printed two different ones over time, so rates are kept apart from lengths."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 _HALF_DIGIT = 0.005
@@ -30,6 +31,7 @@ class AcceptRate:
         }
 
 
+@lru_cache(maxsize=4096)
 def definition(accept_length: float, rate: float, num_draft_tokens: int | None = None) -> str:
     """Tell what one (length, rate) pair means, as far as its two printed digits allow.
 

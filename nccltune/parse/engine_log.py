@@ -1,10 +1,12 @@
 """Logs, benchmark results and metrics of SGLang (0.4.1 to 0.5.14) and vLLM as one record: accept length, decode rate, graphs."""
 
+import re
 import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
 from nccltune.parse.accept_rate import AcceptRate, summarize_rates
+from nccltune.parse.bounded import bound_lines
 from nccltune.parse.engine_lines import DecodeLine, PrefillLine, batch_line, event
 from nccltune.parse.engine_results import bench_tables, json_results, metrics
 from nccltune.parse.nccl_errors import classify_nccl_error
@@ -14,6 +16,8 @@ _IDLE = "first line after a start or a prefill: its interval holds idle time"
 _PREFILL = "its interval holds a prefill or idle time"
 # A line behind a prefill counts as disturbed below this share of the undisturbed lines of the same batch size.
 _DISTURBED_SHARE = 0.5
+# The line with the server's arguments is about 12,000 characters long.
+_MAX_LINE = 32768
 
 
 @dataclass(slots=True)
@@ -107,9 +111,11 @@ def parse_engine_log(text: str) -> EngineLog:
     """Read a log, a benchmark's output or a metrics page; a text that is none of them gives an empty record."""
     text = text.removeprefix("\ufeff")
     log = EngineLog()
-    if text.lstrip()[:1] in ("{", "["):
+    # A log line starts with "[2026-"; a list of results with "[{".
+    if re.match(r"\s*(?:\{|\[\s*\{)", text):
         log.results = json_results(text)
     if not log.results:
+        text = bound_lines(text, _MAX_LINE)
         _read_lines(log, text)
         log.results += bench_tables(text) + metrics(text)
     _exclude(log.decode_lines)
@@ -142,14 +148,14 @@ def _exclude(lines: list[DecodeLine]) -> None:
         if line.tokens_per_s is not None and not line.follows_prefill and line.rank in seen:
             steady.setdefault(line.num_running, []).append(line.tokens_per_s)
         seen.add(line.rank)
+    usual = {running: statistics.median(rates) for running, rates in steady.items()}
     seen.clear()
     for line in lines:
         is_first = line.rank not in seen
         seen.add(line.rank)
         if line.tokens_per_s is None or not (is_first or line.follows_prefill):
             continue
-        usual = steady.get(line.num_running)
-        is_slow = usual is not None and line.tokens_per_s < _DISTURBED_SHARE * statistics.median(usual)
+        is_slow = line.tokens_per_s < _DISTURBED_SHARE * usual.get(line.num_running, 0.0)
         if is_first and (line.follows_prefill or is_slow):
             line.excluded = _IDLE
         elif is_slow:

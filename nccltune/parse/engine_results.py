@@ -49,6 +49,7 @@ _KEYS = {
 }
 _METRIC = re.compile(r"^((?:sglang|vllm):\w+)(?:\{(.*)\})?\s+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_NEXT = re.compile(r"[^\s,]")
 _DECODER = json.JSONDecoder()
 
 
@@ -68,19 +69,19 @@ def bench_tables(text: str) -> list[dict[str, Any]]:
 
 def json_results(text: str) -> list[dict[str, Any]]:
     """Read JSON documents (one per line, or one spread over lines): bench results, server state, request metadata."""
-    rest = text.removeprefix("\ufeff").strip()
+    text = text.removeprefix("\ufeff")
     results: list[dict[str, Any]] = []
-    while rest:
+    position = 0
+    while match := _NEXT.search(text, position):
         try:
-            document, end = _DECODER.raw_decode(rest)
-        except ValueError:
+            document, position = _DECODER.raw_decode(text, match.start())
+        except (ValueError, RecursionError):
             # A line cut in the middle: go on behind it.
-            _, newline, rest = rest.partition("\n")
-            rest = rest.strip() if newline else ""
+            newline = text.find("\n", match.start())
+            position = newline + 1 if newline >= 0 else len(text)
             continue
         for entry in document if isinstance(document, list) else [document]:
             results += _document(entry)
-        rest = rest[end:].lstrip(" \t\r\n,")
     return results
 
 

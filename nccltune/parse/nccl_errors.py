@@ -70,11 +70,12 @@ _SIGNS = (
         r"|ncclInvalidUsage|unhandled system error|ncclRemoteError|remote process exited",
     ),
 )  # fmt: skip
-# Most lines of a long log can be skipped at once.
-_HINT = re.compile(
-    r"[Ff]ail|[Ee]rror|ERROR|[Mm]emory|No space|no space|[Tt]imeout|TIME LIMIT|[Tt]oken|[Oo]ption|[Uu]sage|USAGE|[Ff]ault|dumped"
-    r"|[Ss]ignal|terminate|corruption|[Ee]xception|sigquit|slots|[Ii]nvalid|oom-kill|exited|algorithm/protocol|no CUDA|illegal"
-)
+# Most lines of a long log hold none of these (in lower case) and can be skipped at once: much faster than the patterns.
+_HINTS = (
+    "fail", "error", "memory", "space", "timeout", "time limit", "prefix", "unrecognized", "option", "_perf", "fault", "dumped", "signal",
+    "terminate", "corruption", "exception", "sigquit", "slots", "invalid", "oom-kill", "exited", "algorithm/protocol", "no cuda",
+    "illegal", "insufficient",
+)  # fmt: skip
 _TEST_FAILURE = re.compile(r"Test NCCL failure\s+(\S+)\s+'(.*?)'?\s*$", re.MULTILINE)
 _TABLE_HEADER = re.compile(r"^.*\bsize\b.*\bcount\b.*\btime\b.*$", re.MULTILINE)
 _SEGMENT_SIZE = re.compile(r"shared memory segment \S+ \(size (\d+)\)", re.IGNORECASE)
@@ -85,7 +86,7 @@ def classify_nccl_error(text: str) -> Failure | None:
 
     A warning of NCCL alone is no failure: NCCL goes on after most of them.
     """
-    suspicious = "\n".join(line for line in text.splitlines() if _HINT.search(line))
+    suspicious = "\n".join(line for line in text.splitlines() if _is_suspicious(line.lower()))
     if not suspicious:
         return None
     for sign in _SIGNS:
@@ -96,6 +97,10 @@ def classify_nccl_error(text: str) -> Failure | None:
             return _invalid_usage(text) or Failure(kind=sign.kind, message=_line(suspicious, match))
         return Failure(kind=sign.kind, message=_message(sign, suspicious, match))
     return None
+
+
+def _is_suspicious(line: str) -> bool:
+    return any(hint in line for hint in _HINTS)
 
 
 def _invalid_usage(text: str) -> Failure | None:

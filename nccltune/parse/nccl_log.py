@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from nccltune.parse.bounded import bound_lines
 from nccltune.parse.nccl_errors import classify_nccl_error
 from nccltune.parse.nccl_names import algo_name, proto_name
 from nccltune.parse.nccl_rejections import find_rejections
@@ -15,6 +16,7 @@ from nccltune.parse.nccl_table import ModelTable, parse_model_table
 from nccltune.schemas.measurement import Failure, Rejected
 
 _MAX_WARNINGS = 20
+_MAX_LINE = 4096
 # 2.20 to 2.23: numbers and a time; 2.24 and later: names and the channels; 2.23 and later: the collective in front.
 _CHOICE = re.compile(
     r"NCCL INFO (?:(?P<collective>\w+)(?P<symmetric> \[Symmetric\])?:\s*)?(?P<size>\d+) Bytes -> (?:"
@@ -119,7 +121,7 @@ def choices_after(text: str) -> list[LogChoice]:
 
 def parse_nccl_log(text: str) -> NcclLog:
     """Read a whole log; a text without any NCCL line gives an empty record."""
-    text = text.replace("\r\n", "\n").removeprefix("\ufeff")
+    text = bound_lines(text.replace("\r\n", "\n").removeprefix("\ufeff"), _MAX_LINE)
     log = NcclLog()
     log.choices = list(dict.fromkeys(choices_after(text)))
     version = _VERSION.search(text)

@@ -12,8 +12,7 @@ _Column = tuple[str, str]
 
 _LINE = re.compile(
     r"^(?P<prefix>.*?)(?:NCCL INFO )?\s*(?P<name>Latency/AlgBw|Algorithm|Max NThreads|Broadcast|Reduce|AllGather"
-    r"|ReduceScatter|AllReduce|AlltoAll|SendRecv)\s+\|(?P<cells>.*)\|\s*$",
-    re.MULTILINE,
+    r"|ReduceScatter|AllReduce|AlltoAll|SendRecv)\s+\|(?P<cells>.*)\|\s*$"
 )
 _CELL = re.compile(r"^\s*(-?[\d.]+|-?inf|-?nan)\s*/\s*(-?[\d.]+|-?inf|-?nan)\s*$")
 
@@ -28,7 +27,8 @@ def parse_model_table(text: str) -> tuple[ModelTable | None, MaxThreads | None, 
     threads: MaxThreads = {}
     warnings: list[str] = []
     columns: dict[str, list[_Column]] = {}
-    for match in _LINE.finditer(text):
+    rows = (line for line in text.split("\n") if "|" in line)
+    for match in filter(None, map(_LINE.match, rows)):
         source, name, cells = match["prefix"].strip(), match["name"], match["cells"].split("|")
         if name in ("Latency/AlgBw", "Algorithm"):
             columns[source] = _old_columns(cells) if name == "Latency/AlgBw" else _block_columns(cells)

@@ -27,7 +27,7 @@ def parse_json(text: str) -> list[NcclTestsRun]:
     while rest:
         try:
             document, end = _DECODER.raw_decode(rest)
-        except ValueError:
+        except (ValueError, RecursionError):
             runs += [_run(document, is_cut=True) for document in _salvage(rest)]
             break
         documents = document if isinstance(document, list) else [document]
@@ -137,7 +137,7 @@ def _salvage(text: str) -> list[dict[str, Any]]:
         if match is not None:
             try:
                 document[key] = _DECODER.raw_decode(text, match.end())[0]
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
     start = _RESULTS.search(text)
     if "config" not in document and start is None:
@@ -147,7 +147,7 @@ def _salvage(text: str) -> list[dict[str, Any]]:
     while (brace := text.find("{", position)) >= 0 and not text[position:brace].strip(" \t\r\n,"):
         try:
             row, position = _DECODER.raw_decode(text, brace)
-        except ValueError:
+        except (ValueError, RecursionError):
             break
         rows.append(row)
     return [{"config": {}, **document, "results": rows}]

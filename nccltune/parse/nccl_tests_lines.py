@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator
 
+from nccltune.parse.bounded import bound_lines
+
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\r(?!\n)")
 _STAMP = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 # What mpirun --tag-output, srun --label, torchrun, pdsh, docker compose, kubectl, ts and mail put in front of a line.
@@ -15,12 +17,13 @@ _HOST_OF_RANK = re.compile(r"Rank\s+\d+\s.*?\bon\s+(\S+)\s+device")
 _HOST_OF_LOG = re.compile(r"^(?:\[[^\]]*\]\s*)*([\w.-]+):\d+:\d+ \[", re.MULTILINE)
 _GENERIC_HOST = r"[A-Za-z][\w.-]*"
 _MIN_PIPES = 8
+_MAX_LINE = 4096
 
 
 def clean_text(text: str) -> str:
     """Remove the byte-order mark, carriage returns and terminal codes, and join lines continued by a backslash."""
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
-    return re.sub(r"\\\n\s*", " ", _ANSI.sub("", text))
+    text = bound_lines(text.removeprefix("\ufeff").replace("\r\n", "\n"), _MAX_LINE)
+    return re.sub(r"\\\n[ \t]*", " ", _ANSI.sub("", text))
 
 
 def strip_prefix(line: str) -> str:

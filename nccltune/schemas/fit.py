@@ -76,6 +76,23 @@ class SettingFit(Strict):
     """None where it cannot be ranked: not usable, or not measured at every decode size."""
 
 
+class BesideFit(Strict):
+    """What an engine could use instead of NCCL, measured in the same run."""
+
+    method: str
+    label: str
+    timing: Timing
+    usable: bool
+    reason: str = ""
+    """Why it was not measured, or is not usable."""
+    points: list[CurvePoint] = Field(default_factory=list)
+    forward_us: dict[str, float] = Field(default_factory=dict)
+    forward_interval_us: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    versus_base: VersusBase | None = None
+    versus_best: VersusBase | None = None
+    """Against the best NCCL setting (the base where none beats it); None where a decode size is missing."""
+
+
 class Fit(Strict):
     """All curves of a run, ranked by the communication of the model's forward."""
 
@@ -98,4 +115,6 @@ class Fit(Strict):
     best: str | None
     """Name of the fastest usable setting at decode sizes, None when nothing beats the base beyond noise."""
     tied_with_best: list[str] = Field(default_factory=list)
+    beside: list[BesideFit] = Field(default_factory=list)
+    """Other all-reduces than NCCL's, fastest first, then those that are not usable here."""
     warnings: list[str] = Field(default_factory=list)

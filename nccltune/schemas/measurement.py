@@ -6,7 +6,7 @@ History of the format: 1 (2026-11) first.
 import hashlib
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from nccltune.schemas.common import Strict
 from nccltune.schemas.setting import Setting
@@ -44,6 +44,8 @@ class Case(Strict):
     dtype: Literal["bfloat16", "float16", "float32"]
     base: str
     backend: str
+    method: str = "nccl"
+    """What sums: NCCL under the setting, or one of ``nccltune.methods``."""
 
     @property
     def id(self) -> str:
@@ -57,6 +59,7 @@ class Case(Strict):
                 self.dtype,
                 self.base,
                 self.backend,
+                *([self.method] if self.method != "nccl" else []),
             )
         )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -95,6 +98,8 @@ class Failure(Strict):
 class Measurement(Strict):
     """A finished case. ``samples_us`` is per all-reduce, one value per replay, the slowest rank of that replay."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     case_id: str
     setting: Setting
     size_bytes: int
@@ -104,6 +109,8 @@ class Measurement(Strict):
     dtype: str
     base: str
     backend: str
+    method: str = "nccl"
+    """``nccl`` for every setting; otherwise what an engine could use instead (``nccltune.methods``)."""
     status: Status
     in_force: bool | None = None
     """True: read back from the library. False: it did not take effect. None: the back end cannot tell."""

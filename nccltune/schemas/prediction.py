@@ -33,6 +33,7 @@ class Row(Strict):
     batch_size: int
     draft_tokens: int
     num_steps: int
+    topk: int = 1
     allreduce_bytes: int
     allreduces_per_forward: int
     comm_ms: Value

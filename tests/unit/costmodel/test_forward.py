@@ -136,3 +136,12 @@ def test_quantisation_scales_the_expert_bytes(text, ratio):
 def test_an_unknown_weight_format_is_refused():
     with pytest.raises(InputError, match="not a weight format"):
         with_quantization(registry.load_model("kimi-k2.5"), "int3")
+
+
+def test_a_large_grid_agrees_with_single_rows():
+    system = kimi()
+    b, d = (x.ravel() for x in np.meshgrid(np.arange(1, 101), np.arange(1, 51)))
+    many = price(system, Rows.make(b, d, 1024, ["base"] * b.size), prior(system), {}).verify.value
+    for i in (0, 1, 17, 999, 4998):
+        one = price(system, Rows.make(b[i], d[i], 1024, ["base"]), prior(system), {}).verify.value[0]
+        assert many[i] == pytest.approx(one, rel=1e-4)
