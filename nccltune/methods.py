@@ -38,7 +38,9 @@ METHODS = (
         "symm-mem-two-shot", "torch symmetric memory, two-shot", "--enable-torch-symm-mem, where multicast is available"
     ),
     Method("sglang-custom-v2", "SGLang custom all-reduce v2", "default where all GPUs are joined by NVLink"),
-    Method("sglang-custom-v1", "SGLang custom all-reduce v1", "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2=0, or two PCIe GPUs"),
+    Method(
+        "sglang-custom-v1", "SGLang custom all-reduce v1", "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2=0, or two PCIe GPUs"
+    ),
 )
 LABELS = {method.name: method.label for method in METHODS}
 

@@ -175,8 +175,10 @@ class Run:
     def _parse(self, line: bytes, number: int) -> Measurement | None:
         if line.startswith(_LINE_START):
             # Text to record in one validated step; what does not pass is looked at closely below.
-            with contextlib.suppress(ValidationError):
+            try:
                 return Measurement.model_validate_json(b"{" + line[len(_LINE_START) :])
+            except ValidationError:
+                pass
         line = (line.removeprefix(_BOM) if number == 1 else line).strip(b" \t\r\n\0")
         if not line:
             return None

@@ -135,7 +135,7 @@ class Session:
         )
         comm = Communicator(next(self._keys), library, dict(method.env))
         message: dict[str, Any] = {
-            "comm": comm.key, "method": method.name, "library": library.path, "env": {**base_env, **method.env}, "quiet": False,
+            "comm": comm.key, "method": method.name, "library": library.path, "env": {**base_env, **method.env}, "quiet": True,
             "devices": list(self.devices), "rendezvous": str(self.workdir / f"beside-{self.num_starts}"),
         }  # fmt: skip
         logs = self._logs(library)

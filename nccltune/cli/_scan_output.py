@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from nccltune.cli import _console
+from nccltune.cli import _beside, _console
+from nccltune.methods import LABELS
 from nccltune.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def dry_run(facts: dict[str, Any], as_json: bool, err: Console) -> None:
         + ", ".join(names[:_MAX_LISTED])
         + (f", and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else "")
     )
+    if facts["beside"]:
+        lines.append(f"then beside NCCL, where available: {', '.join(LABELS[name] for name in facts['beside'])}")
     by_reason = Counter(entry["reason"] for entry in facts["dropped"])
     lines += [f"dropped {count}: {reason}" for reason, count in by_reason.items()]
     for line in lines:
@@ -55,7 +58,10 @@ def finished(result: "ScanResult", as_json: bool, err: Console) -> None:
     elif result.fit is not None:
         from nccltune.cli._tables import fit_table
 
-        _console.stdout().print(fit_table(result.fit))
+        out = _console.stdout()
+        out.print(fit_table(result.fit))
+        for line in _beside.summary(result.fit):
+            out.print(line, markup=False, highlight=False, soft_wrap=True)
     _console.warn(err, result.fit.warnings if result.fit else [])
     for m in failed[:_MAX_LISTED]:
         why = (
@@ -100,6 +106,7 @@ def _document(result: "ScanResult", failed: list[Any]) -> dict[str, Any]:
         "counts": result.counts,
         "best": result.fit.best if result.fit else None,
         "tied_with_best": result.fit.tied_with_best if result.fit else [],
+        "beside": [b.model_dump(mode="json", exclude={"points"}) for b in result.fit.beside] if result.fit else [],
         "failures": [{"setting": m.setting.name, "size_bytes": m.size_bytes, "status": m.status, "error": m.error.model_dump() if m.error else None} for m in failed],
         "env_file": result.env_file,
         "confirmation": result.run.manifest.options.get("confirmation"),

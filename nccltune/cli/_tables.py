@@ -4,8 +4,8 @@ from typing import TypeVar
 
 from rich.table import Table
 
-from nccltune.cli import _console
-from nccltune.schemas.fit import CurvePoint, Fit, SettingFit
+from nccltune.cli import _beside, _console
+from nccltune.schemas.fit import BesideFit, CurvePoint, Fit, SettingFit
 from nccltune.units import format_percent, format_size, format_us
 
 T = TypeVar("T")
@@ -38,6 +38,9 @@ def fit_table(fit: Fit, num_rows: int | None = None) -> Table:
     rows = [[s.setting.name, *(_cell(s, key) for _, key in columns), *_versus(s, fit), _choices(s)] for s in shown]
     if len(shown) < len(members):
         rows.append([f"... {len(members) - len(shown)} more", *[""] * (len(heads) - 1)])
+    if fit.beside:
+        rows.append(["beside NCCL:", *[""] * (len(heads) - 1)])
+        rows += [[f"  {b.label}", *(_cell(b, key) for _, key in columns), *_beside.verdict(b), ""] for b in fit.beside]
     return _console.table(title, heads, rows)
 
 
@@ -81,7 +84,7 @@ def _spread(items: list[T]) -> list[T]:
     return [items[round(i * (len(items) - 1) / (_MAX_COLUMNS - 1))] for i in range(_MAX_COLUMNS)]
 
 
-def _cell(setting: SettingFit, key: str) -> str:
+def _cell(setting: SettingFit | BesideFit, key: str) -> str:
     if key in setting.forward_us:
         low, high = setting.forward_interval_us[key]
         return f"{format_us(setting.forward_us[key])} ({format_us(low)}-{format_us(high)})"

@@ -28,8 +28,8 @@ def variable_name(path: Sequence[str], option: click.Parameter) -> str:
 
 
 def options(command: click.Command) -> list[click.Option]:
-    """Return the options of one command that can be given by variable or file."""
-    return [param for param in command.params if isinstance(param, click.Option)]
+    """Return the options of one command that can be given by variable or file; --debug has NCCLTUNE_DEBUG for all."""
+    return [param for param in command.params if isinstance(param, click.Option) and param.name != "debug"]
 
 
 def walk(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:

@@ -8,7 +8,6 @@ from click.core import ParameterSource
 from nccltune.cli import COMMANDS, _config, _console, _options, _variables
 from nccltune.schemas.common import header
 
-# Weakest first, as click asks them in reverse: the command line beats them all.
 _SOURCES = {
     ParameterSource.DEFAULT: "default",
     ParameterSource.DEFAULT_MAP: "file",
@@ -58,8 +57,8 @@ def show(ctx: click.Context, name: str | None, as_json: bool, **_common: bool) -
 
 def _rows(root: click.Context, name: str) -> list[dict[str, Any]]:
     """One row for each option of a command and of those under it."""
-    contexts = {(): root}
-    rows = []
+    contexts: dict[tuple[str, ...], click.Context] = {(): root}
+    rows: list[dict[str, Any]] = []
     for path, one in _variables.walk(_variables.load(name), (name,)):
         context = contexts[path] = click.Context(one, parent=contexts[path[:-1]], info_name=path[-1])
         for option in _variables.options(one):

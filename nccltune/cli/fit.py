@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from nccltune.cli import _console, _options
+from nccltune.cli import _beside, _console, _options
 
 
 @click.command("fit")
@@ -36,6 +36,6 @@ def command(run: Path, model: str | None, timing: str | None, **options: Any) ->
     else:
         out = _console.stdout()
         out.print(fit_table(fit, num_rows=None if options["verbose"] else 20))
-        for line in fit_summary(fit):
+        for line in (*fit_summary(fit), *_beside.summary(fit)):
             out.print(line, markup=False, highlight=False, soft_wrap=True)
     _console.warn(err, fit.warnings)

@@ -107,6 +107,13 @@ def rank(fits: list[SettingFit], columns: Columns, num_ranks: int) -> Ranking:
     return Ranking(settings, fits[best].setting.name, tied)
 
 
+def compare(fit: SettingFit, other: SettingFit | None, columns: Columns, num_ranks: int) -> VersusBase | None:
+    """Compare the decode forwards of two curves; None where one has no time for all of them."""
+    score = _score(fit, columns, num_ranks)
+    reference = _score(other, columns, num_ranks) if other is not None else None
+    return None if score is None or reference is None else _verdict(score, reference)
+
+
 def _score(fit: SettingFit, columns: Columns, num_ranks: int) -> _Score | None:
     """Sum over the decode columns; None if any of them lies outside the setting's own sizes.
 
@@ -144,6 +151,10 @@ def _difference(score: _Score, base: _Score, factor: float = 1.0) -> tuple[float
 def _versus(fit: SettingFit, score: _Score, base: _Score, is_base: bool) -> VersusBase:
     if is_base or _is_base(fit):
         return VersusBase(percent=0.0, low_percent=0.0, high_percent=0.0, verdict="base" if is_base else "same")
+    return _verdict(score, base)
+
+
+def _verdict(score: _Score, base: _Score) -> VersusBase:
     value, low, high = _difference(score, base)
     faster, slower = value < -SAME_PERCENT and high < 0, value > SAME_PERCENT and low > 0
     return VersusBase(

@@ -7,11 +7,13 @@ import numpy as np
 
 from nccltune import __version__
 from nccltune.costmodel import judge
+from nccltune.costmodel.beside import fit_beside
 from nccltune.costmodel.curve import leave_one_out
 from nccltune.costmodel.pieces import fit_pieces
 from nccltune.costmodel.points import Cells
 from nccltune.costmodel.ranking import Columns, decode_columns, rank, with_forward
 from nccltune.errors import InputError, QualityError
+from nccltune.methods import NCCL
 from nccltune.registry import load_model
 from nccltune.schemas.common import command_line
 from nccltune.schemas.fit import CurvePoint, Fit, LeaveOneOut, SettingFit
@@ -35,7 +37,8 @@ def fit_run(run: Run, *, model: Model | None = None, timing: Timing | None = Non
     ``timing``; by default the in-forward times, without them back-to-back, then eager ones, with a warning.
     """
     manifest = run.manifest
-    cells = Cells.make(run.measurements())
+    measurements = run.all_measurements()
+    cells = Cells.make(m for m in measurements if m.method == NCCL)
     chosen = _timing(cells, timing, str(run.path))
     settings = _settings(manifest, cells)
     columns = decode_columns(model, manifest, cells.sizes.get((chosen, BASE.id), []))
@@ -47,6 +50,11 @@ def fit_run(run: Run, *, model: Model | None = None, timing: Timing | None = Non
             f"no setting of {run.path} is usable", why, "see the statuses in measurements.jsonl, then scan again"
         )
     ranking = rank(fits[chosen], columns, manifest.num_ranks)
+    named = {fit.setting.name: fit for fit in ranking.settings}
+    beside = fit_beside(
+        measurements, chosen, columns, manifest.num_ranks,
+        spread=cells.spread, base=named.get(BASE.name), best=named.get(ranking.best or BASE.name),
+    )  # fmt: skip
     others = [fit for t, members in fits.items() if t != chosen for fit in members if fit.points]
     return Fit(
         nccltune_version=__version__,
@@ -63,6 +71,7 @@ def fit_run(run: Run, *, model: Model | None = None, timing: Timing | None = Non
         decode_tokens=columns.decode_tokens,
         best=ranking.best,
         tied_with_best=ranking.tied,
+        beside=beside,
         warnings=_warnings(manifest, cells, chosen, fits[chosen], columns),
     )
 

@@ -1,5 +1,6 @@
 """A setting: the NCCL variables a scan varies, on top of a named base environment."""
 
+import functools
 import re
 from typing import Self
 
@@ -9,6 +10,11 @@ from nccltune.errors import InputError
 from nccltune.schemas.common import Strict
 
 _VARIABLE = re.compile(r"^NCCL_[A-Z0-9_]+$")
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_variable(name: str) -> bool:
+    return _VARIABLE.match(name) is not None
 
 
 class Setting(Strict):
@@ -21,7 +27,7 @@ class Setting(Strict):
     @classmethod
     def _names(cls, env: dict[str, str]) -> dict[str, str]:
         for key, value in env.items():
-            if not _VARIABLE.match(key):
+            if not _is_variable(key):
                 raise ValueError(f"'{key}' is not an NCCL variable name")
             if not value or "\n" in value or "\0" in value:
                 raise ValueError(f"{key} has an empty or multi-line value")
