@@ -10,6 +10,7 @@ import inspect
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -22,11 +23,14 @@ import click
 from pydantic import BaseModel
 
 from nccltune.cli import COMMANDS, _variables
+from nccltune.errors import EXIT_OK, EXIT_QUALITY
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = Path("docs/cli-reference.md")
 WITH_BLOCKS = (Path("README.md"), Path("docs/quickstart.md"), Path("docs/files.md"), Path("docs/architecture.md"))
-_BLOCK = re.compile(r"(<!-- (fields|rooms|output)(?: ([^>]+?))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- (fields|rooms|output)(?:: ([^>]+?))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
+_RUN = "import sys; sys.argv[0] = 'nccltune'; from nccltune.cli import main; main()"
 _COMMON = ("json", "quiet", "verbose", "debug", "help")
 
 
@@ -56,11 +60,19 @@ def cli_reference() -> str:
     """Every command with its help, examples and options."""
     out = io.StringIO()
     out.write("# Command line\n\nWritten by `make docs` from what `--help` prints; do not edit.\n\n")
-    out.write("Values come from, strongest first: the command line, the variable beside each option, `nccltune.toml` (the long name of the\n")
-    out.write("option as key, in the table of its command: [files](files.md#nccltunetoml)), the default. `nccltune config show` says which.\n")
+    out.write(
+        "Values come from, strongest first: the command line, the variable beside each option, `nccltune.toml` (the long name of the\n"
+    )
+    out.write(
+        "option as key, in the table of its command: [files](files.md#nccltunetoml)), the default. `nccltune config show` says which.\n"
+    )
     out.write("Every command that answers has these, and all of them have `-h`, `--help`:\n\n")
     sample = _variables.load("predict")
-    out.write(_options_table(("predict",), [o for o in _options(sample) if _variables.long_name(o) in _COMMON], variables=False))
+    out.write(
+        _options_table(
+            ("predict",), [o for o in _options(sample) if _variables.long_name(o) in _COMMON], variables=False
+        )
+    )
     out.write("\nVariables for all commands:\n\n| variable | meaning |\n|---|---|\n")
     out.writelines(f"| `{name}` | {_cell(meaning)} |\n" for name, meaning in _variables.GENERAL.items())
     for name in COMMANDS:
@@ -82,6 +94,7 @@ def _help(command: click.Command) -> tuple[str, str]:
     """The text of a command's help, and its example block."""
     prose, _, rest = inspect.cleandoc(command.help or "").partition("\b\n")
     examples, _, more = rest.partition("\n\n")
+    examples = re.sub(r"(?<=\S) {2,}(?=\S)", lambda m: f"{m[0]}# ", examples)  # a remark, as a shell would take it
     return " ".join(f"{prose}\n{more}".split()), examples.strip()
 
 
@@ -115,13 +128,13 @@ def _meaning(option: click.Option) -> str:
     if isinstance(option.type, click.IntRange | click.FloatRange):
         low, high = option.type.min, option.type.max
         notes.append(f"{low} to {high}" if low is not None and high is not None else f"at least {low}")
-    if option.multiple:
+    if option.multiple and "repeat" not in (option.help or "").lower():
         notes.append("repeatable")
     return (option.help or "") + (f" [{'; '.join(notes)}]" if notes else "")
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").split())
 
 
 # -- file formats ----------------------------------------------------------------------------------------------------
@@ -134,7 +147,9 @@ def fields_table(name: str) -> str:
     lines = ["| field | type | default | meaning |\n|---|---|---|---|\n"]
     for field, info in model.model_fields.items():
         default = "required" if info.is_required() else _default(info.get_default(call_default_factory=True))
-        lines.append(f"| `{field}` | {type_text(info.annotation)} | {default} | {_cell(info.description or '').replace('``', '`')} |\n")
+        lines.append(
+            f"| `{field}` | {type_text(info.annotation)} | {default} | {_cell(info.description or '').replace('``', '`')} |\n"
+        )
     return "".join(lines)
 
 
@@ -172,7 +187,9 @@ def _default(value: object) -> str:
 
 def rooms_table() -> str:
     """Layers of the import contract from the top, each room with the first sentence of its docstring."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
     layers = next(c["layers"] for c in contracts if c["type"] == "layers")
     lines = ["| layer | room | what it is for |\n|---|---|---|\n"]
     for number, layer in enumerate(layers, 1):
@@ -186,7 +203,7 @@ def _purpose(room: str) -> str:
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     text = " ".join((ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split())
     text = re.sub(r":\w+:`([^`]+)`", r"`\1`", text).replace("``", "`")
-    return _cell(re.split(r"(?<=[.:]) (?=[A-Z])", text)[0].rstrip(":"))
+    return _cell(re.split(r"(?<=[.]) (?=[A-Z])", text)[0])
 
 
 # -- output of commands ----------------------------------------------------------------------------------------------
@@ -194,17 +211,20 @@ def _purpose(room: str) -> str:
 
 def command_output(command: str) -> str:
     """What a command prints on stdout, under the command, as a code block."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL", "NO_COLOR", "FORCE_COLOR"))}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL", "NO_COLOR", "FORCE_COLOR"))}
     done = subprocess.run(
-        [sys.executable, "-m", *command.split()], capture_output=True, text=True, check=True, cwd=ROOT, env=environment
-    )
+        [sys.executable, "-c", _RUN, *shlex.split(command)[1:]],
+        capture_output=True, text=True, check=False, cwd=ROOT, env={**kept, "XDG_CONFIG_HOME": os.devnull},
+    )  # fmt: skip
+    if done.returncode not in (EXIT_OK, EXIT_QUALITY):
+        sys.exit(f"{command} exits with {done.returncode}: {done.stderr}")
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     return "```\n" + "\n".join([f"$ {command}", *lines]) + "\n```\n"
 
 
 def _same(old: str, new: str) -> bool:
-    """Whether two texts differ at most in the last digits of numbers: other versions of numpy round otherwise."""
-    words = list(_words(old)), list(_words(new))
+    """Whether two texts differ at most in dates and the last digits of numbers: other versions of numpy round otherwise."""
+    words = [list(_words(_DATE.sub("", text))) for text in (old, new)]
     return len(words[0]) == len(words[1]) and all(a == b or _close(a, b) for a, b in zip(*words, strict=True))
 
 

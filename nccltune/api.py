@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nccltune.schemas.points import Point
     from nccltune.schemas.prediction import Prediction
     from nccltune.schemas.profile import Profile
+    from nccltune.schemas.validation import Validation
 
 
 def scan(
@@ -176,3 +177,30 @@ def calibrate(
     if output is not None:
         save_profile(profile, Path(output))
     return profile
+
+
+def validate_points(
+    points: str | Path | Sequence[Point],
+    *,
+    model: str,
+    run: str | Path | None = None,
+    profile: str | None = None,
+    topology: str | None = None,
+    drafter: str | None = None,
+    ranks: int | None = None,
+    context: int | None = None,
+    tolerance: float = 5.0,
+    allow_mixed: bool = False,
+) -> Validation:
+    """Calibrate on the points marked ``calibrate``, predict every other one, and compare; nothing is started.
+
+    Whether it is good enough is in ``summary.within_tolerance``; nothing is raised for that. Raises InputError.
+    """
+    from nccltune.validation import points as room
+    from nccltune.validation.predictor import Subject
+
+    where = Path(run) if run else None
+    subject = Subject(model, where, profile, topology, drafter, ranks, context, allow_mixed)
+    if isinstance(points, str | Path):
+        return room.validate_file(Path(points), subject, tolerance)
+    return room.validate_points(points, subject, tolerance)

@@ -11,7 +11,8 @@ from nccltune.bench import records
 from nccltune.bench.group import RankFailure, classify
 from nccltune.bench.options import ScanOptions
 from nccltune.bench.session import Communicator, Session, UnavailableError
-from nccltune.bench.timing import time_case
+from nccltune.bench.timing import CHECK_SEEDS, time_case
+from nccltune.errors import NccltuneError
 from nccltune.methods import METHODS, Method, peer_access_off
 from nccltune.plan import Plan
 from nccltune.schemas.measurement import Case, Measurement
@@ -20,6 +21,8 @@ from nccltune.schemas.setting import Setting
 # Each further failure would cost a restart of the ranks.
 MAX_FAILURES_PER_METHOD = 2
 _REFUSED = "Refused: "
+# A registered window only allows NCCL its symmetric kernels (ncclSymk... in a graph); for some sizes it takes others.
+_WINDOWS, _SYMMETRIC = "nccl-windows", "ncclSym"
 
 
 class BesideWalk:
@@ -39,6 +42,7 @@ class BesideWalk:
     ) -> None:
         self.plan, self.session, self.options = plan, session, options
         self._done, self._record, self._must_end, self._note, self._recover = done, record, must_end, note, recover
+        self._next_seed = 0
 
     def walk(self) -> None:
         """Measure every method that the run does not hold yet."""
@@ -61,7 +65,7 @@ class BesideWalk:
         while pending and not self._must_end():
             comm = None
             try:
-                comm = self.session.open_beside(method, self.plan.base_env, self.plan.size_bytes)
+                comm = self._open(method)
                 while pending and not self._must_end():
                     self._record(self._measure_case(pending[0], comm))
                     pending.pop(0)
@@ -78,6 +82,13 @@ class BesideWalk:
                 elif pending:
                     self._record(records.failed(pending.pop(0), failure))
 
+    def _open(self, method: Method) -> Communicator:
+        """Open a method; ranks that do not start, or no room for a copy of libnccl, are failures like any other."""
+        try:
+            return self.session.open_beside(method, self.plan.base_env, self.plan.size_bytes)
+        except NccltuneError as error:
+            raise RankFailure("other", str(error), None, group_alive=False) from error
+
     def _measure_case(self, case: Case, comm: Communicator) -> Measurement:
         began, size = time.monotonic(), case.size_bytes
         error = comm.resolution.errors.get(size)
@@ -89,14 +100,23 @@ class BesideWalk:
             )
         choice = comm.resolution.choices.get(size)
         # Seeds of its own: a buffer that still holds the sums of the case before must not pass.
-        measurement = time_case(self.session, comm, case, choice, self.options, size + comm.key)
-        return measurement.model_copy(
-            update={"choice": choice, "in_force": True, "seconds": round(time.monotonic() - began, 4)}
+        self._next_seed += CHECK_SEEDS
+        measurement = time_case(self.session, comm, case, choice, self.options, self._next_seed)
+        kernel = (choice.kernel if choice is not None else None) or ""
+        plain = (
+            [f"NCCL used {kernel}, no symmetric kernel"] if case.method == _WINDOWS and _SYMMETRIC not in kernel else []
         )
+        return measurement.model_copy(
+            update={
+                "choice": choice, "in_force": True, "seconds": round(time.monotonic() - began, 4),
+                "warnings": [*measurement.warnings, *plain],
+            }
+        )  # fmt: skip
 
     def _give_up(self, method: Method, pending: list[Case], failure: RankFailure) -> None:
         if pending:
-            self._note(f"beside NCCL: {method.label}: {failure.message.splitlines()[0][:200]}")
+            first_line, _, _ = failure.message.partition("\n")
+            self._note(f"beside NCCL: {method.label}: {first_line[:200]}")
         while pending:
             self._record(records.failed(pending.pop(0), failure))
 

@@ -76,6 +76,8 @@ def scan(
         run = Run.create(output or default_folder(), prepared.manifest())
     is_left = _missing(prepared, run)
     notes = [] if is_left else [f"{run.path} holds every case already: nothing is measured"]
+    if run.num_cut_lines:
+        notes.append(f"{run.num_cut_lines} line(s) of the run were cut by a crash: their cases count as not measured")
     try:
         outcome = execute(prepared, run, on_event) if is_left else _complete(run)
     except KeyboardInterrupt:

@@ -16,6 +16,7 @@ COMMANDS = {
     "predict": "nccltune.cli.predict",
     "emit": "nccltune.cli.emit",
     "check": "nccltune.cli.check",
+    "validate": "nccltune.cli.validate",
     "models": "nccltune.cli.models",
     "topology": "nccltune.cli.topology",
     "doctor": "nccltune.cli.doctor",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from nccltune.methods import NCCL
 from nccltune.units import format_duration, format_us
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class ScanProgress:
         if event.kind != "case":
             return
         m = event.measurement
-        if m is not None and m.status not in ("ok", "not_in_force"):
+        # A method beside NCCL that a machine does not have is no failure: a note said so.
+        if m is not None and m.status not in ("ok", "not_in_force") and m.method == NCCL:
             self._num_failed += 1
         time_text = (
             f" {format_us(statistics.median(m.samples_us))} us"

@@ -74,6 +74,7 @@ def unknown_variables() -> list[str]:
 
 
 def _warning(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, [*known, *GENERAL], n=1)
-    hint = f"; did you mean {close[0]}?" if close else ", whose variables are NCCLTUNE_<COMMAND>_<OPTION>"
+    bare = {other.removeprefix(PREFIX): other for other in (*known, *GENERAL)}
+    close = difflib.get_close_matches(name.removeprefix(PREFIX), bare, n=1)
+    hint = f"; did you mean {bare[close[0]]}?" if close else ": variables are called NCCLTUNE_<COMMAND>_<OPTION>"
     return f"{name} is set but means nothing to nccltune{hint}"

@@ -88,11 +88,11 @@ def command(
     """Write the settings worth exporting, in the format their reader needs, each with its measured gain.
 
     \b
-    nccltune emit --run run -o nccl.env                           what the launch script sources
-    nccltune emit --run run --format k8s --objective both:0.7     balance decode and prefill
-    nccltune emit --run run --format sglang-args --draft-tokens 4 flags for sglang.launch_server
-    nccltune emit --run run --format tuner-plugin -o tuner        a choice per message size, built here
-    nccltune emit --setting seed --format docker                  a shipped setting, not measured here
+    nccltune emit --run run -o nccl.env                             what the launch script sources
+    nccltune emit --run run --format k8s --objective both:0.7       balance decode and prefill
+    nccltune emit --run run --format sglang-args --draft-tokens 4   flags for sglang.launch_server
+    nccltune emit --run run --format tuner-plugin -o tuner          a choice per message size, built here
+    nccltune emit --setting seed --format docker                    a shipped setting, not measured here
     """
     if run and run_argument and run != run_argument:
         raise click.UsageError("two runs were given: RUN and --run; give one")

@@ -68,7 +68,13 @@ TIMINGS = ("in-forward", "back-to-back", "eager")
     default=None,
     help="in-forward, back-to-back, eager (comma-separated) or all [default: in-forward; back-to-back for gloo and nccl-tests].",
 )
-@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), default="bfloat16", show_default=True)
+@click.option(
+    "--dtype",
+    type=click.Choice(["bfloat16", "float16", "float32"]),
+    default="bfloat16",
+    show_default=True,
+    help="Type of the elements that are summed.",
+)
 @click.option("--libnccl", default=None, help="libnccl to measure [default: the one torch loads].")
 @click.option("--nccl-tests", default=None, help="all_reduce_perf or its folder [default: $NCCL_TESTS, PATH].")
 @click.option(

@@ -38,7 +38,8 @@ class Question:
     drafter: str | None = None
     topology: str | None = None
     run: Path | None = None
-    profile: str | None = None
+    profile: str | Profile | None = None
+    """Name or path, or a profile in memory."""
     setting: str | None = None
     ranks: int | None = None
     quant: str | None = None
@@ -131,6 +132,8 @@ def _fit_of(run: Run) -> Fit:
 
 
 def _profile(question: Question, run: Run | None) -> tuple[Profile | None, bool]:
+    if isinstance(question.profile, Profile):
+        return question.profile, False
     if question.profile:
         return profiles.load_profile(question.profile), False
     shipped = profiles.load_profile(profiles.REFERENCE)

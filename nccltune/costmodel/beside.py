@@ -70,8 +70,11 @@ def _reason(members: list[Measurement], usable: bool) -> str:
     first = failed[0]
     message = first.error.message.strip() if first.error else ""
     text = message.splitlines()[0][:200] if message else first.status.replace("_", " ")
-    same = [m.size_bytes for m in failed if m.status == first.status]
-    return f"from {format_size(min(same))}: {text}" if usable or first.status == "wrong_results" else text
+    if not usable and first.status != "wrong_results":
+        return text
+    sizes = sorted({m.size_bytes for m in failed if m.status == first.status})
+    more = f" and {len(sizes) - 1} more sizes" if len(sizes) > 1 else ""
+    return f"at {format_size(sizes[0])}{more}: {text}"
 
 
 def _order(fit: BesideFit) -> tuple[int, float, str]:

@@ -10,6 +10,10 @@ from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_float, c_int, c_si
 from dataclasses import dataclass
 from pathlib import Path
 
+import nccltune.tuner
+
+PLUGIN_FOLDER = Path(nccltune.tuner.__file__).parent
+SHARED = ("-fPIC", "-shared")
 ALGOS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
 PROTOS = ("LL", "LL128", "Simple")
 COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
@@ -88,8 +92,11 @@ class Communicator:
             assert list(domains) == [1, 2, 2]
         assert result == 0
 
-    def choose(self, collective, num_bytes, missing=(), num_algos=7, num_protos=3, nan=()):
-        """Fill a table as NCCL would, ask the plugin, and take the least entry; NCCL's own choice is Ring LL128 on 3 channels."""
+    def choose(self, collective, num_bytes, missing=(), num_algos=7, num_protos=3, nan=(), count=0):
+        """Fill a table as NCCL would, ask the plugin, and take the least entry; NCCL's own choice is Ring LL128 on 3 channels.
+
+        ``count``: what the channel count holds before; NCCL hands over 0, which means its own.
+        """
         size = num_algos * num_protos
         table = (c_float * (size + 1))(*([50.0] * size), CANARY)
         own = 1 * num_protos + min(1, num_protos - 1)
@@ -98,17 +105,28 @@ class Communicator:
             table[ALGOS.index(algo) * num_protos + PROTOS.index(proto)] = NOT_AVAILABLE
         for algo, proto in nan:
             table[ALGOS.index(algo) * num_protos + PROTOS.index(proto)] = float("nan")
-        before, channels = bytes(table), c_int(0)
+        before, channels = bytes(table), c_int(count)
         registered = (0,) if self.version > 3 else ()
         result = self.tuner.getCollInfo(
-            self.context, COLLECTIVES.index(collective), num_bytes, 1, table, num_algos, num_protos, *registered, ctypes.byref(channels)
+            self.context,
+            COLLECTIVES.index(collective),
+            num_bytes,
+            1,
+            table,
+            num_algos,
+            num_protos,
+            *registered,
+            ctypes.byref(channels),
         )
         assert result == 0
         assert table[size] == CANARY
         usable = [(table[i], i) for i in range(size) if table[i] >= 0]
         _, best = min(usable)
         return Choice(
-            ALGOS[best // num_protos], PROTOS[best % num_protos], channels.value or 3, bytes(table) == before and channels.value == 0
+            ALGOS[best // num_protos],
+            PROTOS[best % num_protos],
+            channels.value or 3,
+            bytes(table) == before and channels.value == count,
         )
 
     def close(self):

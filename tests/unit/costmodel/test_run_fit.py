@@ -291,7 +291,7 @@ def test_a_large_run_is_fitted_in_seconds(kimi, monkeypatch, tmp_path):
         setting = Setting(name=f"s{n}", env={"NCCL_MAX_NCHANNELS": str(n + 1)}) if n else BASE
         rows += [m.model_copy(update={"setting": setting, "case_id": f"{n}-{size}"}) for size, m in template.items()]
     run = make_run(tmp_path / "run", [])
-    monkeypatch.setattr(run, "measurements", lambda: rows)
+    monkeypatch.setattr(run, "all_measurements", lambda: rows)
     began = time.perf_counter()
     fit = fit_run(run, model=kimi)
     assert len(fit.settings) == 1000

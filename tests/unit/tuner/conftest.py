@@ -4,13 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fake_nccl_tuner import Logger, compile_c
+from fake_nccl_tuner import PLUGIN_FOLDER, SHARED, Logger, compile_c
 
-import nccltune.tuner
-
-SOURCES = Path(nccltune.tuner.__file__).parent
 FAKES = Path(__file__).parents[2] / "fakes"
-SHARED = ("-fPIC", "-shared")
 
 
 @pytest.fixture(scope="session")
@@ -25,9 +21,15 @@ def compiler():
 def built(compiler, tmp_path_factory):
     """Folder with the plugin, the fake logger, and the policy engine with all its functions visible."""
     folder = tmp_path_factory.mktemp("tuner")
-    compile_c(compiler, folder / "plugin.so", SOURCES / "plugin.c", SOURCES / "policy.c", flags=(*SHARED, "-fvisibility=hidden"))
+    compile_c(
+        compiler,
+        folder / "plugin.so",
+        PLUGIN_FOLDER / "plugin.c",
+        PLUGIN_FOLDER / "policy.c",
+        flags=(*SHARED, "-fvisibility=hidden"),
+    )
     compile_c(compiler, folder / "nccl.so", FAKES / "fake_nccl.c", flags=SHARED)
-    compile_c(compiler, folder / "policy.so", SOURCES / "policy.c", flags=SHARED)
+    compile_c(compiler, folder / "policy.so", PLUGIN_FOLDER / "policy.c", flags=SHARED)
     return folder
 
 

@@ -5,7 +5,7 @@ import re
 import subprocess
 
 import pytest
-from fake_nccl_tuner import COLLECTIVES, INFO, WARN, Communicator, compile_c
+from fake_nccl_tuner import COLLECTIVES, INFO, PLUGIN_FOLDER, SHARED, WARN, Communicator, compile_c
 
 from nccltune.tuner.plugin import SOURCES
 
@@ -44,17 +44,16 @@ def opened(request, built, logger, policy):
         comm.close()
 
 
-def test_sources_compile_without_a_warning(compiler, tmp_path, built):
-    from conftest import SHARED
-    from conftest import SOURCES as FOLDER
-
+def test_sources_compile_without_a_warning(compiler, tmp_path):
     for standard in ("gnu11", "gnu17"):
         flags = (f"-std={standard}", "-Wpedantic", "-Wshadow", "-Wconversion", *SHARED)
-        compile_c(compiler, tmp_path / "strict.so", *(FOLDER / name for name in SOURCES), flags=flags)
+        compile_c(compiler, tmp_path / "strict.so", *(PLUGIN_FOLDER / name for name in SOURCES), flags=flags)
 
 
 def test_only_the_four_interfaces_are_visible(built):
-    text = subprocess.run(["nm", "-D", "--defined-only", built / "plugin.so"], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        ["nm", "-D", "--defined-only", built / "plugin.so"], capture_output=True, text=True, check=True
+    ).stdout
     names = {line.split()[-1] for line in text.splitlines() if line}
     assert names == {f"ncclTunerPlugin_v{version}" for version in VERSIONS}
 
@@ -73,6 +72,11 @@ def test_first_match_wins_and_the_count_follows(opened):
         choice = comm.choose("AllReduce", size)
         assert (choice.algo, choice.proto, choice.num_channels) == expected
         assert not choice.untouched
+
+
+def test_a_rule_without_a_count_does_not_write_one(opened):
+    choice = opened().choose("AllReduce", 0, count=9)
+    assert (choice.algo, choice.proto, choice.num_channels) == ("Ring", "LL", 9)
 
 
 def test_what_no_rule_names_is_left_alone(opened):
@@ -150,7 +154,7 @@ def broken(path, kind):
     texts = {
         "empty": (b"", "the file is empty"),
         "word": (POLICY.replace("PAT", "PAD").encode(), "line 6: unknown algorithm 'PAD'"),
-        "cut": (POLICY.encode()[:-8], "line 8: 7 fields instead of 8"),
+        "cut": (POLICY.encode()[:-3], "line 8: 7 fields instead of 8"),
         "binary": (os.urandom(4096), "line 1: "),
         "other version": (b"nccltune-policy 2\n", "line 1: is not 'nccltune-policy 1'"),
         "too large": (b"nccltune-policy 1\n" + b"#\n" * 200_000, "larger than 262144 bytes"),
@@ -160,7 +164,9 @@ def broken(path, kind):
     return message
 
 
-@pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "empty", "word", "cut", "binary", "other version", "too large"])
+@pytest.mark.parametrize(
+    "kind", ["missing", "folder", "pipe", "empty", "word", "cut", "binary", "other version", "too large"]
+)
 def test_an_unusable_policy_is_one_warning_and_nothing_else(opened, logger, policy, kind):
     message = broken(policy, kind)
     comm = opened()
