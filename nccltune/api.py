@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nccltune.schemas.points import Point
     from nccltune.schemas.prediction import Prediction
     from nccltune.schemas.profile import Profile
+    from nccltune.schemas.trace import TraceReport
     from nccltune.schemas.validation import Validation
 
 
@@ -204,3 +205,22 @@ def validate_points(
     if isinstance(points, str | Path):
         return room.validate_file(Path(points), subject, tolerance)
     return room.validate_points(points, subject, tolerance)
+
+
+def validate_trace(
+    trace: str | Path,
+    *,
+    model: str | None = None,
+    run: str | Path | None = None,
+    setting: str | None = None,
+    batch: int = 1,
+    draft_tokens: int = 1,
+) -> TraceReport:
+    """Count and time the all-reduces of a forward in a torch profiler trace or a CSV of Nsight Systems.
+
+    With ``run``, the run's in-forward cost of a forward over ``batch x draft_tokens`` is put beside it. Raises InputError.
+    """
+    from nccltune.validation.trace import analyze_file, with_prediction
+
+    found = analyze_file(Path(trace), model)
+    return with_prediction(found, Path(run), setting, batch * draft_tokens) if run else found

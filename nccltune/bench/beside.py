@@ -4,6 +4,7 @@ Only the worker imports this room, with torch in hand. Nothing here uses NVLink 
 of the other GPUs, so each first says whether it is there (``unavailable``), before any rank waits for another.
 """
 
+import contextlib
 import datetime
 import importlib
 import importlib.util
@@ -112,7 +113,8 @@ class SymmMemComm(Comm):
         torch = place.torch
         symm_mem = importlib.import_module("torch.distributed._symmetric_memory")
         group = _group(place)
-        if hasattr(symm_mem, "set_backend"):
+        # CUDA is the default where NVSHMEM is not asked for; torch 2.11 has the default but not the name to set.
+        with contextlib.suppress(AttributeError, RuntimeError):
             symm_mem.set_backend("CUDA")
         enable = getattr(symm_mem, "enable_symm_mem_for_group", None)
         if enable is not None and not hasattr(enable, "__deprecated__"):  # needed until torch did it by itself

@@ -34,7 +34,10 @@ def notes(before: list[GpuRecord], after: list[GpuRecord], drifts: list[Drift]) 
             found.append(f"throttled {moment} the scan: {'; '.join(slow)}")
     if drifts:
         worst = max(drifts, key=lambda d: abs(d.relative))
-        windows = list(dict.fromkeys(f"{d.since}-{d.order}" for d in drifts))
+        ends: dict[int, int] = {}
+        for drift in drifts:
+            ends[drift.since] = max(drift.order, ends.get(drift.since, 0))
+        windows = [f"{since}-{order}" for since, order in ends.items()]
         listed = ", ".join(windows[:_MAX_WINDOWS]) + (", ..." if len(windows) > _MAX_WINDOWS else "")
         found.append(
             f"drift: the base moved by more than {100 * MAX_DRIFT:.0f}% during cases {listed} (field order); the most: {worst.text()}"

@@ -17,7 +17,8 @@ from nccltune.schemas.setting import BASE, Setting
 # Launches of one setting differ: by up to 12% at one size, by about 3% over the decode sizes (docs/measuring.md). No
 # score is taken to be better known than that.
 LAUNCH_SPREAD = 0.03
-_REFUSED = ("unsupported", "wrong_results", "error", "timeout")
+# A parent that did not take effect says the same of its family: every member has the parent's variables too.
+_REFUSED = ("unsupported", "wrong_results", "error", "timeout", "not_in_force")
 
 
 class Race(Scan):

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from nccltune.cli import _console, _options, _validation
+from nccltune.cli import _console, _options, _trace, _validation
 
 
 @click.group()
@@ -14,6 +14,7 @@ def command() -> None:
 
     \b
     nccltune validate points points.csv --model kimi-k2.5 --run run
+    nccltune validate trace decode.trace.json.gz --model kimi-k2.5
     """
 
 
@@ -59,5 +60,40 @@ def points(
 
     found = api.validate_points(Path(file), **options)
     _validation.show(found, as_json=as_json, verbose=verbose)
+    _console.warn(_console.stderr(quiet), found.warnings)
+    gate(found)
+
+
+@command.command()
+@click.argument("file")
+@click.option("--model", metavar="NAME", help="Model whose number of all-reduces is checked.")
+@click.option("--run", type=click.Path(), metavar="DIR", help="Run whose in-forward cost is put beside the traced time.")
+@click.option("--setting", metavar="NAME", help="Setting the engine ran with [default: best].")
+@click.option("--batch", type=click.IntRange(1, 65536), default=1, show_default=True, help="Requests in the traced forwards.")
+@click.option("--draft-tokens", type=click.IntRange(1, 256), default=1, show_default=True, help="Width of the traced verify.")
+@_options.common
+def trace(
+    file: str,
+    as_json: bool,
+    quiet: bool,
+    debug: bool,  # noqa: ARG001 - read by the error handler
+    verbose: bool,  # noqa: ARG001 - the report is already whole
+    **options: Any,
+) -> None:
+    """Count and time the all-reduces of one forward in a torch profiler trace or a Nsight Systems CSV.
+
+    Says which all-reduce the engine really used and how one forward was told from the next. Exit code 3 when the
+    all-reduces of a forward could not be told.
+
+    \b
+    nccltune validate trace decode-TP-0.trace.json.gz --model qwen3-30b-a3b
+    nsys stats -r cuda_gpu_trace --format csv report.nsys-rep > trace.csv; nccltune validate trace trace.csv
+    nccltune validate trace t.json --model kimi-k2.5 --run run --setting base --batch 4 --draft-tokens 3
+    """
+    from nccltune import api
+    from nccltune.validation.trace import gate
+
+    found = api.validate_trace(Path(file), **options)
+    _trace.show(found, as_json=as_json)
     _console.warn(_console.stderr(quiet), found.warnings)
     gate(found)
