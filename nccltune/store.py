@@ -2,11 +2,12 @@
 
 import contextlib
 import gc
+import gzip
 import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -125,6 +126,12 @@ class Run:
 
     def append(self, measurements: Iterable[Measurement]) -> None:
         """Append finished cases and flush them to disk; a cut last line of an earlier crash is ended first."""
+        if (self.path / f"{MEASUREMENTS}.gz").exists():
+            raise InputError(
+                f"{self.path} is packed",
+                f"{MEASUREMENTS}.gz is a finished run",
+                f"unpack it first: gunzip {MEASUREMENTS}.gz",
+            )
         path = self.path / MEASUREMENTS
         lines = "".join(
             json.dumps({**_HEADER, **m.model_dump(mode="json", exclude_defaults=True)})
@@ -156,20 +163,21 @@ class Run:
         measurement of this schema and version raises InputError. 100,000 lines take about 2 s (benchmarks/run_load.py).
         """
         path = self.path / MEASUREMENTS
+        if not path.exists() and (self.path / f"{MEASUREMENTS}.gz").exists():
+            path = self.path / f"{MEASUREMENTS}.gz"  # a finished run that was packed, as those under reports/
         found: dict[str, Measurement] = {}
         self.num_cut_lines = 0
         try:
-            with path.open("rb") as file, _collector_paused():
+            with _open(path) as file, _collector_paused():
                 for number, line in enumerate(file, 1):
                     measurement = self._parse(line, number)
                     if measurement is not None:
                         found[measurement.case_id] = measurement
         except FileNotFoundError:
             return []
-        except OSError as error:
-            raise InputError(
-                f"cannot read {path}", error.strerror or str(error), "check the path and its permissions"
-            ) from error
+        except (OSError, EOFError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise InputError(f"cannot read {path}", why, "check the path and its permissions") from error
         return list(found.values())
 
     def _parse(self, line: bytes, number: int) -> Measurement | None:
@@ -226,6 +234,10 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
 def _ends_with_newline(path: Path) -> bool:

@@ -197,7 +197,7 @@ class RankGroup:
         names = ", ".join(map(str, silent))
         raise RankFailure(
             "hang",
-            f"rank {names} did not answer '{op}' within {timeout_s:.0f} s; the process group was killed",
+            f"rank {names} did not answer '{op}' within {timeout_s:g} s; the process group was killed",
             silent[0],
             group_alive=False,
         )

@@ -70,6 +70,9 @@ class Scan:
                     outcome = self._outcome()
                 self._note_conditions(before, first_order)
                 return outcome
+            except KeyboardInterrupt:
+                self.session.forget()  # at once: ranks inside a collective would not hear a polite end
+                raise
             finally:
                 self._stop.shield()
                 self.session.cleanup()

@@ -1,5 +1,6 @@
 """Tell one forward from the next in a trace, and say how: graph launches, annotations, all-gathers, repetition."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -113,8 +114,8 @@ def _by_repetition(kernels: Sequence[Kernel]) -> tuple[list[Forward], str]:
     for name, at in sorted(places.items(), key=lambda item: len(item[1])):
         if len(at) < _MIN_REPEATS + 1:
             continue
-        gaps = [b - a for a, b in zip(at, at[1:], strict=False)]
+        gaps = [b - a for a, b in itertools.pairwise(at)]
         usual = max(set(gaps), key=gaps.count)
         if usual > 1 and gaps.count(usual) >= _SAME_SHARE * len(gaps):
-            return [Forward(list(kernels[a:b])) for a, b in zip(at, at[1:], strict=False) if b - a == usual], name
+            return [Forward(list(kernels[a:b])) for a, b in itertools.pairwise(at) if b - a == usual], name
     return [], ""

@@ -102,6 +102,7 @@ CALLS = {
     "emit": ["--setting", "seed"],
     "check": ["ENV"],
     "validate points": ["POINTS", "--model", "kimi-k2.5", "--topology", "rtx-pro-6000-x8", "--tolerance", "99"],
+    "validate trace": ["TRACE"],
     "models list": [],
     "models show": ["kimi-k2.5"],
     "models add": ["CONFIG", "--name", "mine"],
@@ -127,9 +128,47 @@ def stand_ins(tmp_path):
         "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 256, "vocab_size": 1000, "intermediate_size": 512,
         "num_attention_heads": 4, "num_key_value_heads": 2, "torch_dtype": "bfloat16",
     }))  # fmt: skip
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"traceEvents": _forwards(5)}))
     topology = tmp_path / "my-h200-x2.toml"
     shutil.copy(registry.names("topology")["h200-x2"], topology)
-    return {"RUN": run, "ENV": env, "POINTS": points, "CONFIG": config, "TOPOLOGY": topology}
+    return {"RUN": run, "ENV": env, "POINTS": points, "TRACE": trace, "CONFIG": config, "TOPOLOGY": topology}
+
+
+def _forwards(num):
+    """Graph launches of two products and two all-reduces each, as torch's profiler writes them."""
+    events = []
+    for number in range(num):
+        start = 1000.0 * number
+        events.append(
+            {
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "cudaGraphLaunch",
+                "ts": start,
+                "dur": 2,
+                "pid": 9,
+                "tid": 9,
+                "args": {"correlation": number + 1},
+            }
+        )
+        for position, name in enumerate(
+            ["gemm", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"] * 2
+        ):
+            args = {"device": 0, "stream": 7, "correlation": number + 1, "grid": [4, 1, 1]}
+            events.append(
+                {
+                    "ph": "X",
+                    "cat": "kernel",
+                    "name": name,
+                    "ts": start + 10 * position,
+                    "dur": 8.0,
+                    "pid": 0,
+                    "tid": 7,
+                    "args": args,
+                }
+            )
+    return events  # fmt: skip
 
 
 def test_the_table_of_calls_is_complete():
@@ -147,7 +186,8 @@ def test_json_is_one_document_on_stdout(capsys, stand_ins, command):
         assert out == ""
         assert "GPU" in err
         return
-    assert code == 0, err
+    # validate answers, and then says by its code what the answer is worth
+    assert code in ((0, errors.EXIT_QUALITY, errors.EXIT_VALIDATION) if command.startswith("validate") else (0,)), err
     assert isinstance(json.loads(out), dict)
     assert out.endswith("}\n")
 

@@ -190,9 +190,9 @@ def test_the_time_budget_ends_the_scan_and_resume_goes_on(tmp_path, capsys):
 
 def test_a_full_disk_is_one_error_and_the_run_goes_on_when_there_is_room(small_disk, capsys):
     path, ballast = small_disk / "run", small_disk / "ballast"
-    ballast.write_bytes(bytes(36 << 10))
-    sizes = [1024 * n for n in range(1, 13)]
-    # 48 KiB hold the ballast, the manifest twice (it is replaced whole) and a few of the 12 records of 1.3 KiB.
+    ballast.write_bytes(bytes(40 << 10))
+    sizes = [1024 * n for n in range(1, 7)]
+    # 48 KiB hold the ballast, the manifest twice (it is replaced whole) and three of the six records of 1.3 KiB.
     assert invoke(*BASE_COMMAND[1:], "--sizes", ",".join(map(str, sizes)), "-o", path) == 1
     out, err = capsys.readouterr()
     assert out == ""

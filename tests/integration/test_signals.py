@@ -12,7 +12,7 @@ from nccltune.store import Run
 
 pytestmark = pytest.mark.slow
 
-SIZES = [1024 * n for n in range(1, 17)]
+SIZES = [1024 * n for n in range(1, 13)]
 MANY = ",".join(map(str, SIZES))
 
 

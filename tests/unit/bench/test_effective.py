@@ -56,7 +56,9 @@ def test_an_unknown_choice_has_no_key():
 
 def test_rejected_unread_or_overruled_settings_are_not_in_force():
     env = {"NCCL_NTHREADS": "500"}
-    rejected = Resolution(rejected=[Rejected(variable="NCCL_NTHREADS", requested="500", message="must be a multiple of 32")])
+    rejected = Resolution(
+        rejected=[Rejected(variable="NCCL_NTHREADS", requested="500", message="must be a multiple of 32")]
+    )
     assert rejected.in_force(14336, env)[0] is False
     assert Resolution(not_read=["NCCL_FOO"]).in_force(14336, {"NCCL_FOO": "1"})[0] is False
     overruled = Resolution(choices={14336: LL_RING})
@@ -71,7 +73,12 @@ def test_a_real_log_and_the_graph_node_join_into_the_choice():
     answers = [{"size_bytes": 14336, "nodes": [node], "model_us": 7.9}]
     resolution = resolve({"NCCL_PROTO": "LL"}, log, log.settings_in_force, answers)
     choice = resolution.choices[14336]
-    assert (choice.proto, choice.num_channels, choice.num_threads, choice.source) == ("LL", 1, 512, "nccl-log+graph-node")
+    assert (choice.proto, choice.num_channels, choice.num_threads, choice.source) == (
+        "LL",
+        1,
+        512,
+        "nccl-log+graph-node",
+    )
     assert resolution.in_force(14336, {"NCCL_PROTO": "LL"}) == (True, "")
     # NCCL never echoed this one: it did not read it
     unread = resolve({"NCCL_NO_SUCH": "1"}, log, log.settings_in_force, answers)

@@ -18,7 +18,8 @@ class Ranks:
         part = slice(self.calls * num, (self.calls + 1) * num)
         self.calls += 1
         return [
-            {"full_us": self.times[r][part], "compute_us": self.compute[r][part] if self.compute else []} for r in range(2)
+            {"full_us": self.times[r][part], "compute_us": self.compute[r][part] if self.compute else []}
+            for r in range(2)
         ]
 
 

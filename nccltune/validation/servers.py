@@ -1,0 +1,243 @@
+"""One server process: its own process group on 127.0.0.1, started, waited for, and stopped for certain."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nccltune.parse.nccl_errors import classify_nccl_error
+from nccltune.schemas.validation_record import Cleanup, ErrorKind, Trouble
+from nccltune.validation.client import Client, ServerError
+
+_POLITE_S = 20.0
+_CLEAN_S = 30.0
+_POLL_S = 0.5
+_MEMORY_SLACK_BYTES = 1 << 30  # what a driver keeps for a context that is being torn down
+_TAIL_BYTES = 256 * 1024
+_TAIL_LINES = 40
+
+_SIGNS: tuple[tuple[ErrorKind, str], ...] = (
+    ("port_held", r"address already in use|errno 98|port \d+ is (?:already )?(?:in use|not available|occupied)"),
+    ("out_of_memory", r"out of memory|outofmemoryerror|not enough memory|no available memory for the cache|please try to (?:increase|reduce) --?mem"),
+    ("wrong_version", r"unrecognized arguments|no such option|invalid choice: "),
+    ("usage", r"error: argument|no such file or directory|not a valid model identifier|does not appear to have a file named|no module named"),
+)  # fmt: skip
+
+
+@dataclass
+class Server:
+    """A started server. ``argv`` and ``env`` are as given to the process; its output goes to ``log``."""
+
+    argv: list[str]
+    env: dict[str, str]
+    port: int
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    started_s: float = 0.0
+    memory_before: list[int] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Launch it; raises ServerError where the port is held or the program does not exist."""
+        if not port_is_free(self.port):
+            raise ServerError("port_held", f"port {self.port} is held by another process")
+        self.memory_before = gpu_memory()
+        self.started_s = time.monotonic()
+        try:
+            with self.log.open("wb") as log:
+                self.process = subprocess.Popen(
+                    self.argv, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                )  # fmt: skip
+        except OSError as error:
+            raise ServerError("not_started", f"{self.argv[0]}: {error.strerror or error}") from error
+
+    def wait_ready(self, prompt: dict[str, Any], limit_s: float) -> float:
+        """Wait for a generated token and return the seconds it took; raises ServerError. Health checks lie."""
+        client = Client(self.url)
+        deadline = self.started_s + limit_s
+        last = "it did not listen"
+        while True:
+            self.check_alive()
+            rest = deadline - time.monotonic()
+            if rest <= 0:
+                raise ServerError("start_timeout", f"no generated token within {limit_s:.0f} s; {last}")
+            try:
+                client.generate(prompt, 4, min(max(rest, 1.0), 120.0))
+                return time.monotonic() - self.started_s
+            except ServerError as trouble:
+                last = trouble.message
+                if trouble.kind in ("garbage", "wrong_version") and self.process is not None:
+                    raise
+            time.sleep(min(_POLL_S, max(rest, 0.0)))
+
+    def check_alive(self) -> None:
+        """Raise ServerError with the cause from the log if the process has ended."""
+        code = self.process.poll() if self.process else None
+        if code is not None:
+            raise ServerError(*self.why_ended(code))
+
+    def why_ended(self, code: int) -> tuple[str, str]:
+        """Return kind and message of a process that ended by itself."""
+        found = diagnose(tail(self.log))
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return (found.kind, f"{found.message} ({how})") if found else ("crash", f"the server ended with {how}; {_last_line(self.log)}")  # fmt: skip
+
+    def stop(self) -> Cleanup:
+        """End the whole group and what left it, and confirm that port, processes and GPU memory are free."""
+        began = time.monotonic()
+        family = _family(self.process)
+        killed = _end(self.process, family)
+        left = [p for p in family if _is_running(p)]
+        memory = _wait(lambda: _memory_back(self.memory_before), _CLEAN_S) if self.memory_before else None
+        port_free = bool(_wait(lambda: port_is_free(self.port), _CLEAN_S))
+        return Cleanup(
+            port_free=port_free, num_processes_left=len(left), gpu_memory_back=memory, killed=killed,
+            seconds=round(time.monotonic() - began, 2),
+        )  # fmt: skip
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen on ``port`` of 127.0.0.1 now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do: a port in TIME_WAIT is free to them.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def gpu_memory() -> list[int]:
+    """Used bytes per GPU; empty without a driver."""
+    from nccltune.probe.gpus import gpu_state
+
+    return [gpu.used_memory_bytes or 0 for gpu in gpu_state()]
+
+
+def diagnose(text: str) -> Trouble | None:
+    """Find the cause of a failed server in its log."""
+    for kind, pattern in _SIGNS:
+        match = re.search(rf"^.*(?:{pattern}).*$", text, re.IGNORECASE | re.MULTILINE)
+        if match:
+            return Trouble(kind=kind, message=" ".join(match[0].split())[:300])
+    failure = classify_nccl_error(text)
+    if failure is None:
+        return None
+    kinds: dict[str, ErrorKind] = {"out_of_memory": "out_of_memory", "usage": "usage", "crash": "crash"}
+    return Trouble(kind=kinds.get(failure.kind, "nccl"), message=failure.message)
+
+
+def tail(log: Path) -> str:
+    """Last part of a log; empty without one."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            return file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def tail_lines(log: Path) -> list[str]:
+    """Last lines of a log that say something."""
+    return [line[:400] for line in tail(log).splitlines() if line.strip()][-_TAIL_LINES:]
+
+
+def _last_line(log: Path) -> str:
+    lines = tail_lines(log)
+    return f"its last line: {lines[-1]}" if lines else "it printed nothing"
+
+
+def _family(process: subprocess.Popen[bytes] | None) -> list[Any]:
+    """The process and all its descendants, those that left the group included."""
+    import psutil
+
+    if process is None:
+        return []
+    try:
+        parent = psutil.Process(process.pid)
+        return [parent, *parent.children(recursive=True)]
+    except psutil.Error:
+        return _group(process.pid)
+
+
+def _group(pgid: int) -> list[Any]:
+    """Processes of a group whose leader is gone."""
+    import psutil
+
+    found = []
+    for candidate in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getpgid(candidate.pid) == pgid:
+                found.append(candidate)
+    return found
+
+
+def _end(process: subprocess.Popen[bytes] | None, family: Sequence[Any]) -> bool:
+    """End everything politely, then by force; True where force was needed."""
+    if process is None:
+        return False
+    _signal_all(process, family, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=_POLITE_S)
+    if _wait(lambda: not any(_is_running(p) for p in family), 2.0):
+        killed = False
+    else:
+        killed = True
+        _signal_all(process, family, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=_POLITE_S)
+    _wait(lambda: not any(_is_running(p) for p in family), 5.0)
+    return killed
+
+
+def _signal_all(process: subprocess.Popen[bytes], family: Sequence[Any], number: int) -> None:
+    import psutil
+
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+    for member in family:
+        # psutil checks the start time, so a reused id is not hit.
+        with contextlib.suppress(psutil.Error):
+            member.send_signal(number)
+
+
+def _is_running(process: Any) -> bool:
+    import psutil
+
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _memory_back(before: Sequence[int]) -> bool:
+    return all(now <= then + _MEMORY_SLACK_BYTES for now, then in zip(gpu_memory(), before, strict=False))
+
+
+def _wait(condition: Any, limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.1)
+    return True
