@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from nccltune.schemas.profile import Profile
     from nccltune.schemas.trace import TraceReport
     from nccltune.schemas.validation import Validation
+    from nccltune.validation.request import LiveRequest
+    from nccltune.validation.session import Progress
 
 
 def scan(
@@ -45,6 +47,8 @@ def scan(
     )
     if confirm and result.outcome == "complete" and result.fit is not None and result.fit.best is not None:
         chosen, _ = _emitted(result.run.path)
+        if chosen is None:  # refused for its cost at prefill: who accepts that will want the confirmation too
+            chosen, _ = _emitted(result.run.path, objective="decode")
         if chosen is not None:
             base = result.run.manifest.base_env
             env = {k: v for k, v in chosen.document.env.items() if base.get(k) != v}
@@ -56,13 +60,13 @@ def scan(
     return result
 
 
-def _emitted(run: Path, output: Path | None = None) -> tuple[Emitted | None, str]:
+def _emitted(run: Path, output: Path | None = None, objective: str | None = None) -> tuple[Emitted | None, str]:
     """What ``emit`` makes of a run, or the reason why it refuses."""
     from nccltune.emit import emission
     from nccltune.errors import NccltuneError
 
     try:
-        return emission.emit(run, output=str(output) if output else None), ""
+        return emission.emit(run, output=output, objective=objective), ""
     except NccltuneError as error:
         return None, str(error)
 
@@ -224,3 +228,36 @@ def validate_trace(
 
     found = analyze_file(Path(trace), model)
     return with_prediction(found, Path(run), setting, batch * draft_tokens) if run else found
+
+
+def validate_sglang(
+    request: LiveRequest | None = None,
+    *,
+    output: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> tuple[Validation, Path]:
+    """Run a server per arm (or go on with ``resume``), measure, compare; returns the comparison and its folder.
+
+    Raises InputError before anything starts, InterruptedRunError with what is done saved, QualityError when no arm worked.
+    """
+    from nccltune.validation.live import validate_sglang as run_live
+
+    return run_live(request, Path(output) if output else None, Path(resume) if resume else None, on_progress)
+
+
+def plan_validation(request: LiveRequest | None = None, *, resume: str | Path | None = None) -> dict[str, Any]:
+    """What ``validate_sglang`` would run: commands, variables, arms, and about how many seconds."""
+    from nccltune.validation.live import plan_document
+
+    return plan_document(request, Path(resume) if resume else None)
+
+
+def validate(what: Literal["points", "trace", "sglang"], *args: Any, **options: Any) -> Any:
+    """Do what ``nccltune validate WHAT`` does: see validate_points, validate_trace and validate_sglang."""
+    twins: dict[str, Callable[..., Any]] = {
+        "points": validate_points,
+        "trace": validate_trace,
+        "sglang": validate_sglang,
+    }
+    return twins[what](*args, **options)

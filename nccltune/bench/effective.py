@@ -67,7 +67,11 @@ def resolve(env: dict[str, str], log: NcclLog, echoed: dict[str, str], answers: 
     known = {r.variable for r in log.rejected}
     result.rejected = [r for r in log.rejected if r.variable in env]
     result.rejected += [r for r in refusals(env) if r.variable not in known]
-    result.not_read = [name for name in env if name not in echoed and name not in {r.variable for r in result.rejected}]
+    result.not_read = [
+        name
+        for name in env
+        if not _is_moot(name, env) and name not in echoed and name not in {r.variable for r in result.rejected}
+    ]
     return result
 
 
@@ -106,6 +110,11 @@ def effective_key(env: dict[str, str], choice: Choice | None, size_bytes: int, t
         transports,
         tuple(sorted(hidden.items())),
     )
+
+
+def _is_moot(name: str, env: dict[str, str]) -> bool:
+    """A variable that NCCL has no reason to read, because another one decides before it: no fault of the setting."""
+    return name == "NCCL_P2P_LEVEL" and env.get("NCCL_P2P_DISABLE") == "1"
 
 
 def _choice(logged: Any, nodes: list[dict[str, Any]], transports: dict[str, int]) -> Choice:

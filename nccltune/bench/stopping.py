@@ -1,5 +1,6 @@
 """Ctrl-C, SIGTERM and SIGHUP during a scan: the first lets the case in flight finish, the second stops at once."""
 
+import _thread
 import contextlib
 import signal
 from collections.abc import Callable
@@ -42,6 +43,10 @@ class StopSignals:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        # What is drawn may be cut into by this very signal, or the terminal be gone.
-        with contextlib.suppress(OSError, RuntimeError):
+        # Told from a thread: the signal may have cut into the very code that draws, or into the import of what it needs,
+        # and that code must go on first. Without threading's locks, because it may have cut into those too.
+        _thread.start_new_thread(self._tell, ())
+
+    def _tell(self) -> None:
+        with contextlib.suppress(Exception):  # the terminal may be gone; the request stands
             self._on_first()

@@ -26,14 +26,20 @@ def show(found: TraceReport, *, as_json: bool) -> None:
 def _lines(found: TraceReport) -> list[str]:
     lines = [f"{found.kind}, {found.num_devices} device(s); forwards by {found.delimited_by}"]
     if found.methods:
-        matter = {True: "NCCL carries them: its settings matter", False: "NCCL does not carry them: its settings do not matter", None: ""}
+        matter = {
+            True: "NCCL carries them: its settings matter",
+            False: "NCCL does not carry them: its settings do not matter",
+            None: "",
+        }
         lines.append(f"all-reduce by: {', '.join(found.methods)}. {matter[found.nccl_settings_matter]}".strip())
     target = found.target
     if target is not None:
         check = {True: f", as the model file of {found.model} says", False: f", the model file of {found.model} says {found.expected_allreduces}", None: ""}  # fmt: skip
         lines.append(f"{target.num_forwards} forwards with {target.allreduces_per_forward:g} all-reduces and {target.allgathers_per_forward:g} all-gathers each{check[found.count_confirmed]}")  # fmt: skip
         step = f", {format_us(target.step_us)} us from one to the next" if target.step_us else ""
-        lines.append(f"all-reduces: {format_us(target.allreduce_us)} us of {format_us(target.span_us)} us a forward{step}")
+        lines.append(
+            f"all-reduces: {format_us(target.allreduce_us)} us of {format_us(target.span_us)} us a forward{step}"
+        )
     if found.predicted_allreduce_us is not None and found.error_percent is not None:
         p = found.predicted_allreduce_us
         lines.append(f"predicted from the run: {format_us(p.value)} us [{format_us(p.low)}, {format_us(p.high)}] ({format_percent(found.error_percent)})")  # fmt: skip

@@ -12,8 +12,8 @@ from nccltune.cli import _console, _options
 @click.option(
     "--points",
     type=click.Path(),
-    metavar="CSV",
-    help="Points: phase,batch_size,time_ms and optionally draft_tokens,context_tokens,accept_length,setting,engine,use,source.",
+    metavar="FILE",
+    help="Points: a validation's folder or validation.json, or a CSV: phase,batch_size,time_ms and optionally draft_tokens,context_tokens,accept_length,setting,engine,use,source.",
 )
 @click.option(
     "--point",

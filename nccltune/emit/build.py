@@ -161,9 +161,14 @@ def _variables(
     """The base's variables that the setting does not change, then the setting's, all-reduce's lists rewritten."""
     base = source.fit.base if source.fit else options.base
     base_env = (source.fit.base_env if source.fit else {}) or BASES.get(base, {})
-    why = "SGLang sets it by itself" if base == "sglang" else f"part of the base '{base}'"
-    why += "; written so that what runs is what was measured" if source.fit else ""
-    found = [Variable(name, value, why) for name, value in sorted(base_env.items()) if name not in env]
+    measured = "; written so that what runs is what was measured" if source.fit else ""
+
+    def why(name: str, value: str) -> str:
+        if BASES.get(base, {}).get(name) != value:
+            return f"in the base of the scan (--base-set), the reference included{measured}"
+        return ("SGLang sets it by itself" if base == "sglang" else f"part of the base '{base}'") + measured
+
+    found = [Variable(n, value, why(n, value)) for n, value in sorted(base_env.items()) if n not in env]
     ll128_auto = safety.ll128_by_default(source.manifest.machine if source.manifest else None)
     for name, value in sorted(env.items()):
         comments = []

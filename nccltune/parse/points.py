@@ -1,7 +1,10 @@
-"""Read engine points: a CSV with a header (columns by name, any order) or ``decode:1:11.26`` on the command line."""
+"""Read engine points: a CSV with a header (columns by name, any order), a stored validation (its measured arms), or
+``decode:1:11.26`` on the command line.
+"""
 
 import csv
 import io
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,16 +12,24 @@ from pydantic import ValidationError
 
 from nccltune.errors import InputError
 from nccltune.knobs import find_setting
+from nccltune.schemas import validation
+from nccltune.schemas.common import check_header
 from nccltune.schemas.points import PHASES, Point
 from nccltune.schemas.setting import BASE, Setting
 
 _NEEDED = ("phase", "batch_size", "time_ms")
 _OPTIONAL = ("draft_tokens", "context_tokens", "accept_length", "setting", "engine", "use", "source")
 _MAX_BYTES = 32 * 1024 * 1024
+_VALIDATION_FILE = "validation.json"
 
 
 def read_points(path: Path, known: Mapping[str, Setting] | None = None) -> list[Point]:
-    """Read a points file; every error names the line and the column. ``known``: settings by name."""
+    """Read a points file, or a validation (its ``validation.json`` or folder); every error names line and column.
+
+    ``known``: settings by name.
+    """
+    if path.is_dir() and (path / _VALIDATION_FILE).is_file():
+        path = path / _VALIDATION_FILE
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise InputError(f"{path} is larger than 32 MiB", "a points file has one line per measured time", "check the file")  # fmt: skip
@@ -27,7 +38,35 @@ def read_points(path: Path, known: Mapping[str, Setting] | None = None) -> list[
         raise InputError(f"{path} does not exist", "", "check the path") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}", str(error), "give a UTF-8 CSV file") from error
+    if text.lstrip().startswith("{"):
+        return _validation_points(text, str(path))
     return parse_points(text, str(path), known)
+
+
+def _validation_points(text: str, where: str) -> list[Point]:
+    """Measured arms of a stored validation; those it was calibrated on keep that use, so that they are never scored."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where} is not JSON", str(error), "the file may be cut off: make it again") from error
+    document = check_header(document, validation.SCHEMA, validation.SCHEMA_VERSION, where)
+    try:
+        found = validation.Validation.model_validate({k: v for k, v in document.items() if k != "schema"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{where} is not a valid validation", f"{'.'.join(map(str, first['loc']))}: {first['msg']}", "make the file again") from None  # fmt: skip
+    measured: list[validation.Arm | validation.NotPredictable] = [*found.arms, *found.not_predictable]
+    arms = [
+        Point(
+            phase=arm.phase, batch_size=arm.batch_size, draft_tokens=arm.draft_tokens, context_tokens=arm.context_tokens, time_ms=arm.measured.value,
+            accept_length=arm.accept_length, setting=arm.setting, engine=arm.engine, source="validation",
+            use="calibrate" if isinstance(arm, validation.Arm) and arm.used_for_calibration else "",
+        )
+        for arm in measured
+    ]  # fmt: skip
+    if not arms:
+        raise InputError(f"{where} has no measured arm", "", "resume the validation")
+    return arms
 
 
 def parse_points(text: str, where: str, known: Mapping[str, Setting] | None = None) -> list[Point]:

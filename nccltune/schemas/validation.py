@@ -62,6 +62,8 @@ class NotPredictable(Strict):
     context_tokens: int
     measured: Measured
     reason: str
+    accept_length: float | None = None
+    engine: str = ""
 
 
 class Ranking(Strict):

@@ -19,7 +19,17 @@ from nccltune.validation.request import LiveRequest
 ASSUMED_START_S = 90.0
 """Until a server of this session has told: 50 to 80 s were seen for 61 GB of dummy weights on 2x H200."""
 _NCCL_FLAGS = ("--disable-custom-all-reduce", "--enforce-disable-flashinfer-allreduce-fusion")
-_OURS = ("--host", "--port", "--model-path", "--tp-size", "--tp", sglang_args.STEPS, sglang_args.TOPK, sglang_args.DRAFT, sglang_args.ALGORITHM)
+_OURS = (
+    "--host",
+    "--port",
+    "--model-path",
+    "--tp-size",
+    "--tp",
+    sglang_args.STEPS,
+    sglang_args.TOPK,
+    sglang_args.DRAFT,
+    sglang_args.ALGORITHM,
+)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ _NCCL = re.compile(r"nccl(?:Dev)?Kernel", re.IGNORECASE)
 _FUSION = re.compile(r"trtllm_\w*allreduce|allreduce_fusion_kernel|all_?reduce_?fusion", re.IGNORECASE)
 _MSCCLPP = re.compile(r"mscclpp|allreduce_LL_\dnode", re.IGNORECASE)
 _SYMM_MEM = re.compile(
-    r"multimem_(?:one_shot_)?all_reduce|(?:one|two)_shot_all_reduce_(?:out_)?kernel|symm_?mem\w*all_?reduce", re.IGNORECASE
+    r"multimem_(?:one_shot_)?all_reduce|(?:one|two)_shot_all_reduce_(?:out_)?kernel|symm_?mem\w*all_?reduce",
+    re.IGNORECASE,
 )
 _QUICK = re.compile(r"quick_?(?:all_?)?reduce", re.IGNORECASE)
 _CUSTOM = re.compile(

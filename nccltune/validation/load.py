@@ -56,7 +56,10 @@ def measure(streams: Sequence[Stream], *, drafted: bool) -> Held:
     inside = [[m for m in s.marks if start <= m.time_s <= end] for s in streams]
     steps = [found for marks, s in zip(inside, streams, strict=True) if (found := _steps(marks, s, drafted)) is not None]  # fmt: skip
     if end <= start or not steps:
-        raise ServerError("request_failed", f"{len(streams)} requests never decoded together: the server did not take them as one batch")
+        raise ServerError(
+            "request_failed",
+            f"{len(streams)} requests never decoded together: the server did not take them as one batch",
+        )
     tokens = sum(marks[-1].num_tokens - marks[0].num_tokens for marks in inside if marks)
     return Held(
         step_ms=statistics.median(steps), tokens_per_s=tokens / (end - start), window_s=end - start, share=(end - start) / whole if whole > 0 else 1.0,
@@ -70,15 +73,20 @@ def _steps(marks: Sequence[Mark], stream: Stream, drafted: bool) -> float | None
     if len(marks) < 2:
         return None
     duration = marks[-1].time_s - marks[0].time_s
-    if not drafted:
-        count = marks[-1].num_tokens - marks[0].num_tokens
-    else:
-        count = marks[-1].num_verifies - marks[0].num_verifies
-        if count <= 0:
-            # The counter came with the last chunk only: every chunk is a verify, where their numbers agree.
-            total = _verifies(stream)
-            count = len(marks) - 1 if total and abs(total - (len(stream.marks) - 1)) <= 1 else 0
+    count = _verifies_between(marks, stream) if drafted else marks[-1].num_tokens - marks[0].num_tokens
     return 1e3 * duration / count if count > 0 else None
+
+
+def _verifies_between(marks: Sequence[Mark], stream: Stream) -> int:
+    """Verifies from the first mark to the last; 0 where that cannot be told."""
+    if any(m.num_verifies for m in stream.marks[:-1]):
+        return marks[-1].num_verifies - marks[0].num_verifies
+    # The counter came with the last chunk only. The first chunk is the prefill's token, before any verify.
+    total = _verifies(stream)
+    if len(marks) == len(stream.marks):
+        return total
+    # In a part of the stream every chunk is a verify, where their numbers agree.
+    return len(marks) - 1 if total and abs(total - (len(stream.marks) - 1)) <= 1 else 0
 
 
 def _verifies(stream: Stream) -> int:

@@ -70,7 +70,9 @@ def measure_arm(client: Client, plan: ArmPlan, options: LoadOptions, log: Path |
             found |= traced(client, plan, options, trace_folder, found)
         record = record.model_copy(update={**found, "status": "ok"})
     except ServerError as error:
-        record = record.model_copy(update={"error": Trouble.model_validate({"kind": error.kind, "message": error.message})})
+        record = record.model_copy(
+            update={"error": Trouble.model_validate({"kind": error.kind, "message": error.message})}
+        )
     return record.model_copy(update={"seconds": round(time.monotonic() - began, 2)})
 
 
@@ -84,7 +86,9 @@ def arm_prompts(info: dict[str, Any], plan: ArmPlan, options: LoadOptions, repea
     if options.own_prompts:
         return prompts.take(options.own_prompts, plan.batch_size, repeat * plan.batch_size)
     as_ids = info.get("skip_tokenizer_init") is True
-    return prompts.make_prompts(plan.batch_size, options.input_tokens, as_ids=as_ids, seed=1000 * plan.batch_size + repeat)
+    return prompts.make_prompts(
+        plan.batch_size, options.input_tokens, as_ids=as_ids, seed=1000 * plan.batch_size + repeat
+    )
 
 
 def _measured(client: Client, plan: ArmPlan, options: LoadOptions, log: Path | None) -> dict[str, Any]:
@@ -149,7 +153,9 @@ def _warnings(
     if share < _HELD_SHARE:
         found.append(f"the batch was whole for only {100 * share:.0f}% of the decode: raise --output-tokens")
     if not recorded:
-        found.append(f"the server recorded no step times at batch {plan.batch_size} (SGLANG_RECORD_STEP_TIME=1 in its environment)")
+        found.append(
+            f"the server recorded no step times at batch {plan.batch_size} (SGLANG_RECORD_STEP_TIME=1 in its environment)"
+        )
     if plan.draft_tokens > 1 and accept is None:
         found.append("the server counted no verifies: is speculation on?")
     if accept is not None and accept < 1.02:

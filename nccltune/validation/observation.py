@@ -1,7 +1,7 @@
 """What was measured, one observation per arm: repetitions joined, settings matched with those of the run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -62,17 +62,25 @@ class Settings:
         return known or named or Setting.make(setting.env)
 
 
-def observe(points: Sequence[Point], settings: Settings, default_context: int) -> list[Observation]:
+def observe(
+    points: Sequence[Point], settings: Settings, default_context: int, measured: Sequence[Measured] = ()
+) -> list[Observation]:
     """Join the rows of each arm. An arm with a row for calibration is one that was calibrated on, as a whole.
 
-    Spellings that mean the same to an all-reduce are one setting, called as the first row calls it.
+    Spellings that mean the same to an all-reduce are one setting, called as the first row calls it. ``measured``: one
+    per point, where more is known than its time; it stands for an arm of a single row.
     """
     spelling: dict[str, Setting] = {}
-    groups: dict[tuple[Key, str], list[Point]] = {}
-    for point in points:
+    groups: dict[tuple[Key, str], list[int]] = {}
+    for index, point in enumerate(points):
         spelling.setdefault(settings.key(point.setting), point.setting)
-        groups.setdefault((key_of(point, settings, default_context), point.engine), []).append(point)
-    return [_joined(key, engine, rows, settings, spelling[key[1]]) for (key, engine), rows in groups.items()]
+        groups.setdefault((key_of(point, settings, default_context), point.engine), []).append(index)
+    found = []
+    for (key, engine), members in groups.items():
+        one = _joined(key, engine, [points[i] for i in members], settings, spelling[key[1]])
+        known = measured[members[0]] if measured and len(members) == 1 else None
+        found.append(one if known is None else replace(one, measured=known))
+    return found
 
 
 def key_of(point: Point, settings: Settings, default_context: int) -> Key:

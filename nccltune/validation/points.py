@@ -8,8 +8,8 @@ from nccltune.errors import QualityError, ValidationError
 from nccltune.parse.points import read_points
 from nccltune.schemas.common import Value, header
 from nccltune.schemas.points import Point
-from nccltune.schemas.setting import BASE, Setting
-from nccltune.schemas.validation import SCHEMA, SCHEMA_VERSION, Arm, NotPredictable, Validation
+from nccltune.schemas.setting import Setting
+from nccltune.schemas.validation import SCHEMA, SCHEMA_VERSION, Arm, Measured, NotPredictable, Validation
 from nccltune.store import Run
 from nccltune.validation import compare
 from nccltune.validation.architecture import architectures
@@ -27,13 +27,19 @@ def validate_file(path: Path, subject: Subject, tolerance: float = DEFAULT_TOLER
 
 
 def validate_points(
-    points: Sequence[Point], subject: Subject, tolerance: float = DEFAULT_TOLERANCE_PERCENT, inputs: Sequence[str] = ()
+    points: Sequence[Point],
+    subject: Subject,
+    tolerance: float = DEFAULT_TOLERANCE_PERCENT,
+    inputs: Sequence[str] = (),
+    measured: Sequence[Measured] = (),
 ) -> Validation:
-    """Calibrate on the points marked so, predict every other, and compare."""
+    """Calibrate on the points marked so, predict every other, and compare. ``measured``: their intervals, if known."""
     with architectures(subject) as resolved:
         predictor = make_predictor(resolved, [p for p in points if p.use == "calibrate"])
-        seen = observe(points, predictor.settings, predictor.context)
-        return _validation(resolved, predictor, seen, tolerance, [*inputs, *([subject.run.name] if subject.run else [])])
+        seen = observe(points, predictor.settings, predictor.context, measured)
+        return _validation(
+            resolved, predictor, seen, tolerance, [*inputs, *([subject.run.name] if subject.run else [])]
+        )
 
 
 def names_of(subject: Subject) -> dict[str, Setting]:
@@ -62,7 +68,7 @@ def gate(found: Validation) -> None:
 def _validation(
     subject: Subject, predictor: Predictor, seen: Sequence[Observation], tolerance: float, inputs: list[str]
 ) -> Validation:
-    basis = predictor.basis(BASE)
+    basis = predictor.whole()
     used = predictor.used()
     arms, missing = _arms(predictor, seen, used)
     rankings, lost = compare.rank_settings(arms), compare.regrets(arms)
@@ -99,7 +105,7 @@ def _arms(
             missing.append(
                 NotPredictable(
                     phase=one.phase, setting=one.setting, batch_size=one.batch_size, draft_tokens=one.draft_tokens,
-                    context_tokens=one.context_tokens, measured=one.measured, reason=value,
+                    context_tokens=one.context_tokens, measured=one.measured, reason=value, accept_length=one.accept_length, engine=one.engine,
                 )
             )  # fmt: skip
         else:
@@ -113,14 +119,20 @@ def _warnings(seen: Sequence[Observation], used: set[tuple[str, str, int, int, i
     if unmarked:
         found.append(f"{len(unmarked)} arms are points of the profile behind the predictions: they are not scored")
     renamed = {o.setting.id: o.priced_as for o in seen if o.setting.id != o.priced_as.id}
-    found += [f"'{given}' is priced as '{s.name}' of the run: the same to an all-reduce" for given, s in renamed.items()]
+    found += [
+        f"'{given}' is priced as '{s.name}' of the run: the same to an all-reduce" for given, s in renamed.items()
+    ]
     engines = sorted({o.engine for o in seen if o.engine})
     if len(engines) > 1:
-        found.append(f"the points are of {len(engines)} engines ({', '.join(engines)}): one prediction cannot fit them all")
+        found.append(
+            f"the points are of {len(engines)} engines ({', '.join(engines)}): one prediction cannot fit them all"
+        )
     cycles = [a for a in arms if a.phase == "cycle"]
     silent = [a for a in cycles if a.accept_length is None]
     if silent:
-        found.append(f"{len(silent)} of {len(cycles)} cycle arms have no accept_length: they are left out of the regret")
+        found.append(
+            f"{len(silent)} of {len(cycles)} cycle arms have no accept_length: they are left out of the regret"
+        )
     lengths = {a.draft_tokens: set[float]() for a in cycles if a.accept_length is not None}
     for a in cycles:
         if a.accept_length is not None:

@@ -50,6 +50,10 @@ class Predictor:
     profile: Profile | None = None
     warnings: list[str] = field(default_factory=list)
 
+    def whole(self) -> Basis:
+        """Resolve what all predictions share: model, machine, profile."""
+        return resolve(self.question)
+
     def basis(self, setting: Setting) -> Basis:
         """Resolve what predictions of one setting rest on; raises InputError for one that is not usable."""
         is_named = setting.name in NAMED and NAMED[setting.name].id == setting.id
@@ -57,7 +61,7 @@ class Predictor:
 
     def used(self) -> set[Key]:
         """Arms that the predictions were calibrated on, those of a profile that applies by itself included."""
-        profile = self.basis(BASE).profile
+        profile = self.whole().profile
         points = profile.points if profile else []
         return {
             key_of(p.point.model_copy(update={"context_tokens": p.context_tokens}), self.settings, self.context)
@@ -123,9 +127,7 @@ def _calibrated(
         return calibration.calibrate(replace(request, topology=topology.name))
     settings = known_settings(subject.run, given)
     points = [
-        p.point.model_copy(
-            update={"context_tokens": p.context_tokens, "setting": settings.priced_as(p.point.setting)}
-        )
+        p.point.model_copy(update={"context_tokens": p.context_tokens, "setting": settings.priced_as(p.point.setting)})
         for p in given.points
     ] + list(rows)
     request = replace(request, points=tuple(points), topology=topology.name, drafter=subject.drafter or given.drafter)
@@ -152,7 +154,9 @@ def _price(basis: Basis, seen: Sequence[Observation]) -> list[Value]:
             features = replace(features, kind=np.full(len(rows), belief.DRAFT, dtype=np.intp))
             fix = belief.correction(basis.posterior, features)
             interval = belief.interval(basis.posterior, priced.groups["draft"], fix, noise=True)
-            estimates[phase] = belief.estimate(interval, np.full(len(rows), SOURCES.index(_draft_source(basis)), np.int8))
+            estimates[phase] = belief.estimate(
+                interval, np.full(len(rows), SOURCES.index(_draft_source(basis)), np.int8)
+            )
         else:
             total = priced.verify if phase == "verify" else priced.cycle
             source = coverage_source(priced, basis.setting_ids, "verify" if phase == "verify" else "cycle")

@@ -135,6 +135,8 @@ def gpu_memory() -> list[int]:
 
 def diagnose(text: str) -> Trouble | None:
     """Find the cause of a failed server in its log."""
+    # SGLang logs the models that it cannot import (an optional package is missing) and goes on.
+    text = "\n".join(line for line in text.splitlines() if "Ignore import error" not in line)
     for kind, pattern in _SIGNS:
         match = re.search(rf"^.*(?:{pattern}).*$", text, re.IGNORECASE | re.MULTILINE)
         if match:

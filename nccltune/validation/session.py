@@ -11,7 +11,7 @@ from typing import Any
 
 from nccltune import registry
 from nccltune.errors import InputError, InterruptedRunError
-from nccltune.schemas.validation_record import ArmRecord, ServerRecord, Trouble
+from nccltune.schemas.validation_record import ArmRecord, Cleanup, ServerRecord, Trouble
 from nccltune.validation import arms as planning
 from nccltune.validation import state
 from nccltune.validation.arms import ServerPlan
@@ -61,7 +61,9 @@ class Session:
                 for plan in plans:
                     pending = [arm for arm in plan.arms if arm.id not in done]
                     if pending and not self._server(plan, pending):
-                        self.say("stopped: the last server left something behind (see its record); the rest was not started")
+                        self.say(
+                            "stopped: the last server left something behind (see its record); the rest was not started"
+                        )
                         return
         except KeyboardInterrupt:
             raise InterruptedRunError("interrupted", f"{self.num_done} of {self.num_total} arms are saved", f"go on with: nccltune validate sglang --resume {self.folder.path}") from None  # fmt: skip
@@ -86,7 +88,9 @@ class Session:
         except ServerError as error:
             record = self._failed(record, pending, error)
         except KeyboardInterrupt:
-            record = record.model_copy(update={"status": "failed", "error": Trouble(kind="interrupted", message="stopped by the user")})
+            record = record.model_copy(
+                update={"status": "failed", "error": Trouble(kind="interrupted", message="stopped by the user")}
+            )
             raise
         finally:
             # Nothing may stop the stopping: a second signal is held back until the group is gone.
@@ -94,10 +98,15 @@ class Session:
                 cleanup = server.stop() if server.process is not None else None
             lines = tail_lines(log) if record.status == "failed" else []
             self.folder.append(record.model_copy(update={"cleanup": cleanup, "log_tail": lines}))
-        if cleanup is not None and not cleanup.is_clean:
-            self.say(f"{plan.id}: not clean after stopping: {cleanup}")
-            return False
-        return True
+        return cleanup is None or self._is_clean(plan, cleanup)
+
+    def _is_clean(self, plan: ServerPlan, cleanup: Cleanup) -> bool:
+        """Say what was left behind. Memory alone may be another program's: the next server is tried, and says if it lacks."""
+        if not cleanup.is_clean:
+            self.say(
+                f"{plan.id}: after stopping: port free {cleanup.port_free}, {cleanup.num_processes_left} processes left, GPU memory back {cleanup.gpu_memory_back}"
+            )
+        return cleanup.port_free and cleanup.num_processes_left == 0
 
     def _attached(self, plan: ServerPlan, pending: Sequence[ArmPlan], url: str) -> None:
         """Measure a server that somebody else runs: its width is what it says, its environment is not known."""
@@ -143,10 +152,16 @@ class Session:
         self.say(f"{record.server_id}: {trouble.kind}: {trouble.message}")
         return record.model_copy(update={"status": "failed", "error": trouble})
 
-    def _record(self, plan: ServerPlan, argv: list[str], env: dict[str, str], dropped: list[str], log: str) -> ServerRecord:
+    def _record(
+        self, plan: ServerPlan, argv: list[str], env: dict[str, str], dropped: list[str], log: str
+    ) -> ServerRecord:
         warnings = []
-        if self.request.simulate_accept_length and not any(n.startswith("SGLANG_SIMULATE_") and n.endswith("_EXPERTS") for n in env):
-            warnings.append("a simulated acceptance makes all tokens equal: a MoE then reads too few experts, unless --env SGLANG_SIMULATE_UNIFORM_EXPERTS=1")
+        if self.request.simulate_accept_length and not any(
+            n.startswith("SGLANG_SIMULATE_") and n.endswith("_EXPERTS") for n in env
+        ):
+            warnings.append(
+                "a simulated acceptance makes all tokens equal: a MoE then reads too few experts, unless --env SGLANG_SIMULATE_UNIFORM_EXPERTS=1"
+            )
         return ServerRecord(
             server_id=plan.id, setting=plan.setting, draft_tokens=plan.draft_tokens, argv=argv, env=planning.recorded_env(env) if env else plan.nccl_env,
             dropped_env=dropped, status="failed", acceptance=state.acceptance_of(env) if env else "not known: attached", log=log,
@@ -178,7 +193,10 @@ def _check_speculation(info: dict[str, Any], plan: ServerPlan) -> None:
     """A server that runs with another width than asked for measures something else."""
     width = info.get("speculative_num_draft_tokens") if info.get("speculative_algorithm") else 1
     if isinstance(width, int) and width != plan.draft_tokens:
-        raise ServerError("wrong_version", f"the server runs with {width} draft tokens, not {plan.draft_tokens}: it read the flags in another way")
+        raise ServerError(
+            "wrong_version",
+            f"the server runs with {width} draft tokens, not {plan.draft_tokens}: it read the flags in another way",
+        )
 
 
 def _with_cause(found: ArmRecord, server: Server | None) -> ArmRecord:
@@ -192,7 +210,11 @@ def _with_cause(found: ArmRecord, server: Server | None) -> ArmRecord:
     if code is None:
         return found
     kind, message = server.why_ended(code)
-    return found.model_copy(update={"error": Trouble.model_validate({"kind": kind if kind in _ENDS_SERVER else "crash", "message": message})})
+    return found.model_copy(
+        update={
+            "error": Trouble.model_validate({"kind": kind if kind in _ENDS_SERVER else "crash", "message": message})
+        }
+    )
 
 
 def _links(request: LiveRequest) -> Any:
@@ -250,4 +272,3 @@ def _handlers(handler: Any, numbers: Sequence[int] = (signal.SIGTERM, signal.SIG
     finally:
         for number, old in before.items():
             signal.signal(number, old)
-

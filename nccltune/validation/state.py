@@ -2,10 +2,12 @@
 
 import contextlib
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from nccltune.engine_path import EngineOptions, engine_allreduce_path
+from nccltune.parse.engine_lines import number
 from nccltune.parse.engine_log import parse_engine_log
 from nccltune.parse.engine_results import metrics
 from nccltune.validation.client import Client, ServerError
@@ -13,6 +15,7 @@ from nccltune.validation.client import Client, ServerError
 CHECKED_VERSION = "0.5.14"
 """SGLang whose flags, fields and messages this package was read from."""
 
+_REFUSED = re.compile(r"custom all-?reduce is disabled", re.IGNORECASE)
 StepTimes = dict[str, list[float]]
 
 
@@ -53,9 +56,9 @@ def state_of(info: Mapping[str, Any]) -> dict[str, Any]:
 def accept_lengths(client: Client, info: Mapping[str, Any], log: str) -> dict[str, float]:
     """Accept lengths by source; those of server info and metrics are averages over more than one arm."""
     found: dict[str, float] = {}
-    value = state_of(info).get("avg_spec_accept_length")
-    if _is_time(value) and value >= 1:
-        found["server info, since start"] = float(value)
+    value = number(state_of(info).get("avg_spec_accept_length"))
+    if value is not None and value >= 1:
+        found["server info, since start"] = value
     with contextlib.suppress(ServerError):
         records = metrics(client.text("/metrics"))
         length = next((r["accept_length"] for r in records if r.get("accept_length")), None)
@@ -70,23 +73,38 @@ def accept_lengths(client: Client, info: Mapping[str, Any], log: str) -> dict[st
 def all_reduce(info: Mapping[str, Any], log: str, links: Literal["nvlink", "pcie"], architecture: str | None) -> dict[str, Any]:  # fmt: skip
     """Which all-reduce this server uses at decode sizes, and what that rests on."""
     lines = [line.strip() for line in log.splitlines() if _tells(line)]
-    off_by_log = any("all-reduce is disabled" in line.lower() or "allreduce is disabled" in line.lower() for line in lines)  # fmt: skip
-    no_fusion = info.get("flashinfer_allreduce_fusion_backend") in (None, "", "none", "disabled") if "flashinfer_allreduce_fusion_backend" in info else None  # fmt: skip
-    options = EngineOptions(
-        disable_custom_all_reduce=info.get("disable_custom_all_reduce") is True or off_by_log,
-        disable_flashinfer_fusion=bool(no_fusion) or info.get("enforce_disable_flashinfer_allreduce_fusion") is True,
-        enable_symm_mem=info.get("enable_symm_mem") is True,
-        enable_mscclpp=info.get("enable_mscclpp") is True,
-        enable_torch_symm_mem=info.get("enable_torch_symm_mem") is True,
-        enable_dp_attention=info.get("enable_dp_attention") is True,
-        enable_deterministic_inference=info.get("enable_deterministic_inference") is True,
-    )
     tp, nodes = info.get("tp_size"), info.get("nnodes")
     path = engine_allreduce_path(
         links, tp if isinstance(tp, int) else 1, nodes if isinstance(nodes, int) and nodes > 0 else 1,
-        model_architecture=architecture, compute_capability=None if no_fusion is not False else "9.0", options=options,
+        # Only a server whose fusion is on needs a capability here: its own decision stands for it.
+        compute_capability="9.0" if _fusion(info) else None, model_architecture=architecture, options=_options(info, lines),
     )  # fmt: skip
     return {**path.to_json(), "log": [line[:300] for line in lines[:8]]}
+
+
+def _options(info: Mapping[str, Any], lines: list[str]) -> EngineOptions:
+    """What the server runs with, by its arguments; a refusal in its log overrules them."""
+    refused = any(_REFUSED.search(line) for line in lines)
+
+    def on(name: str) -> bool:
+        return info.get(name) is True
+
+    return EngineOptions(
+        disable_custom_all_reduce=on("disable_custom_all_reduce") or refused,
+        disable_flashinfer_fusion=_fusion(info) is False or on("enforce_disable_flashinfer_allreduce_fusion"),
+        enable_symm_mem=on("enable_symm_mem"),
+        enable_mscclpp=on("enable_mscclpp"),
+        enable_torch_symm_mem=on("enable_torch_symm_mem"),
+        enable_dp_attention=on("enable_dp_attention"),
+        enable_deterministic_inference=on("enable_deterministic_inference"),
+    )
+
+
+def _fusion(info: Mapping[str, Any]) -> bool | None:
+    """Whether FlashInfer's fusion is on; None where this version does not say."""
+    if "flashinfer_allreduce_fusion_backend" not in info:
+        return None
+    return info["flashinfer_allreduce_fusion_backend"] not in (None, "", "none", "disabled")
 
 
 def acceptance_of(env: Mapping[str, str]) -> str:
@@ -101,7 +119,16 @@ def acceptance_of(env: Mapping[str, str]) -> str:
 def _tells(line: str) -> bool:
     low = line.lower()
     return "server_args=" not in low and any(
-        word in low for word in ("custom allreduce", "custom all-reduce", "custom all reduce", "allreduce fusion", "using nccl==", "mscclpp", "symmetric memory")
+        word in low
+        for word in (
+            "custom allreduce",
+            "custom all-reduce",
+            "custom all reduce",
+            "allreduce fusion",
+            "using nccl==",
+            "mscclpp",
+            "symmetric memory",
+        )
     )
 
 

@@ -170,7 +170,9 @@ def _from_totals(trace: Trace, model: str | None, expected: int | None, inputs: 
                                       median_us=trace.totals[n][1] / trace.totals[n][0], total_us=trace.totals[n][1] / forwards) for n, k in kinds.items()],
         )  # fmt: skip
     confirmed = target.allreduces_per_forward == expected if target and expected is not None else None
-    how = "all-gathers counted as forwards (one of logits each)" if target else "not told: a summary without all-gathers"
+    how = (
+        "all-gathers counted as forwards (one of logits each)" if target else "not told: a summary without all-gathers"
+    )
     return TraceReport(
         **{k: v for k, v in header(SCHEMA, SCHEMA_VERSION).items() if k != "schema"},
         kind=trace.kind, num_devices=1, delimited_by=how, model=model, expected_allreduces=expected, count_confirmed=confirmed,

@@ -133,7 +133,7 @@ def _nsys(text: str, path: Path) -> Trace:
 
 def _columns(cells: list[str]) -> dict[str, tuple[int, float]]:
     """Column name without its unit, in lower case -> (position, factor to microseconds): ``Start (ns)``."""
-    found = {}
+    found: dict[str, tuple[int, float]] = {}
     for position, cell in enumerate(cells):
         match = re.match(r"^\s*(.*?)\s*(?:\((\w+|%)\))?\s*$", cell)
         assert match is not None

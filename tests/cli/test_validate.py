@@ -115,3 +115,136 @@ def test_windows_line_ends_and_a_bom_are_read(capsys, tmp_path):
     code, out, _ = points(capsys, tmp_path, b"\xef\xbb\xbf" + H200.replace("\n", "\r\n").encode(), *QWEN, "--json")
     assert code == 0
     assert json.loads(out)["summary"]["num_scored"] == 3
+
+
+# -- validate trace, validate sglang --------------------------------------------------------------------------------
+
+
+def trace_file(path, num=97):
+    events = []
+    for launch in range(4):
+        events.append(
+            {
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "cudaGraphLaunch",
+                "ts": launch,
+                "dur": 1,
+                "args": {"correlation": launch},
+            }
+        )
+        for i in range(num):
+            name = "ncclDevKernel_AllReduce_Sum_bf16_TREE_LL(ncclDevKernelArgsStorage<4096ul>)"
+            events.append({"ph": "X", "cat": "kernel", "name": name, "ts": 10_000 * launch + 20 * i, "dur": 8, "args": {"device": 0, "correlation": launch}})  # fmt: skip
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+def test_trace_tells_count_kernels_and_total(capsys, tmp_path):
+    path = trace_file(tmp_path / "t.json")
+    code, out, _ = invoke(capsys, "validate", "trace", str(path), "--model", "qwen3-30b-a3b", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert (document["schema"], document["target"]["allreduces_per_forward"], document["count_confirmed"]) == (
+        "nccltune.trace",
+        97,
+        True,
+    )
+    assert document["target"]["kernels"][0]["algo"] == "Tree"
+    code, out, _ = invoke(capsys, "validate", "trace", str(path), "--model", "qwen3-30b-a3b")
+    assert "97 all-reduces" in out
+    assert "as the model file" in out
+
+
+def test_a_trace_without_all_reduces_is_exit_3(capsys, tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text('{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 2}]}')
+    code, _, err = invoke(capsys, "validate", "trace", str(path))
+    assert code == 3
+    assert "no all-reduce kernel" in err
+
+
+LIVE = ("validate", "sglang", "--model-path", "m", "--draft-model-path", "d", *QWEN, "--tp", "2")
+
+
+def test_dry_run_prints_commands_variables_and_time(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = invoke(capsys, *LIVE, "--settings", "base", "--settings", "NCCL_PROTO=Simple;NCCL_ALGO=ring,tree", "--draft-tokens", "1,3", "--batch", "1,4",
+                          "--simulate-accept-length", "2", "--dry-run", "--json")  # fmt: skip
+    plan = json.loads(out)
+    assert code == 0
+    assert [s["server_id"] for s in plan["servers"]] == [
+        "base | D=1", "base | D=3", "NCCL_ALGO=ring,tree; NCCL_PROTO=Simple | D=1", "NCCL_ALGO=ring,tree; NCCL_PROTO=Simple | D=3",
+    ]  # fmt: skip
+    assert (plan["num_servers"], plan["num_arms"]) == (4, 8)
+    drafted = plan["servers"][3]
+    assert "--speculative-num-steps 2 --speculative-eagle-topk 1 --speculative-num-draft-tokens 3" in drafted["command"]
+    assert "--cuda-graph-bs-decode 1 4 --max-running-requests 4" in drafted["command"]
+    assert drafted["env"]["SGLANG_SIMULATE_ACC_LEN"] == "2"
+    assert "NCCL_PROTO" in drafted["env"]
+    assert "SGLANG_SIMULATE_ACC_LEN" not in plan["servers"][0]["env"]
+    # four starts at 90 s are assumed; the load is a few seconds
+    assert 360 < plan["seconds"] < 420
+    # neither a curve nor a row tells of the second setting
+    assert plan["num_arms_without_estimate"] == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--settings", "best"), "no run to take the best setting from"),
+        (("--settings", "nosuch"), "no setting is called"),
+        (("--draft-tokens", "0"), "usable range"),
+        (("--batch", "x"), "batch size"),
+        (("--extra-args", "--port 3"), "--extra-args holds --port"),
+        (("--extra-args", "'"), "cannot be read"),
+        (("--env", "NCCL_PROTO=LL"), "NCCL variables are those of the settings"),
+        (("--env", "X"), "NAME=VALUE"),
+        (("--calibrate", "base:1"), "is not an arm"),
+        (("--calibrate", "nosuch:1:1"), "no setting is called"),
+        (("--prompts", "nosuch"), "does not exist"),
+        (("--attach", "localhost:3"), "not the URL"),
+        (("--resume", "nosuch"), "holds no validation"),
+        (("--ready-limit", "soon"), "not a time"),
+        (("--drafter", "kimi-k2.5-eagle3"), "does not fit"),
+    ],
+)
+def test_live_usage_errors_come_before_anything_starts(capsys, tmp_path, monkeypatch, args, says):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = invoke(
+        capsys, *LIVE, *(() if "--settings" in args else ("--settings", "base")), *args, "--dry-run"
+    )
+    assert (code, out) == (2, "")
+    assert says in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_drafted_arm_needs_a_drafter(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = invoke(
+        capsys,
+        "validate",
+        "sglang",
+        "--model-path",
+        "m",
+        *QWEN,
+        "--tp",
+        "2",
+        "--settings",
+        "base",
+        "--draft-tokens",
+        "3",
+    )
+    assert code == 2
+    assert "drafted arms need a drafter" in err
+
+
+def test_a_program_that_does_not_exist_is_a_record(capsys, tmp_path):
+    out = tmp_path / "out"
+    code, _, err = invoke(
+        capsys, *LIVE, "--settings", "base", "--draft-tokens", "1", "--launch", "nosuch-launcher", "-o", str(out)
+    )
+    assert code == 3
+    assert "not_started" in err
+    assert '"not_started"' in (out / "records.jsonl").read_text()

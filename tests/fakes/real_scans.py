@@ -75,6 +75,12 @@ class Command:
         """Send a signal to the manager alone."""
         self.process.send_signal(number)
 
+    def wait_for(self, condition, what):
+        """Wait as ``wait_for`` does, but not for a command that has ended."""
+        wait_for(lambda: condition() or self.process.poll() is not None, what)
+        if self.process.poll() is not None:
+            raise AssertionError(f"{what} did not happen: {self.finish()}")
+
     def wait_for_stderr(self, text: str) -> None:
         """Read stderr up to the line that holds ``text``."""
         assert self.process.stderr is not None

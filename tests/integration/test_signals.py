@@ -19,10 +19,10 @@ MANY = ",".join(map(str, SIZES))
 def test_one_ctrl_c_finishes_the_case_saves_and_resume_measures_the_rest(tmp_path):
     path = tmp_path / "a run"
     with Command([*BASE_COMMAND, "--sizes", MANY, "-o", str(path)]) as command:
-        wait_for(lambda: num_lines(path) >= 2, "the second case")
+        command.wait_for(lambda: num_lines(path) >= 2, "the second case")
         command.send(signal.SIGINT)
         code, _, err = command.finish()
-    assert code == 130
+    assert code == 130, err
     assert "stopping after this case; once more stops at once" in err
     assert f"Go on with: nccltune scan --resume '{path}'" in err
     run = Run.load(path)
@@ -39,17 +39,18 @@ def test_one_ctrl_c_finishes_the_case_saves_and_resume_measures_the_rest(tmp_pat
 
 
 def test_a_second_signal_stops_at_once(tmp_path, nothing_is_left):
-    path = tmp_path / "run"
+    path, marker = tmp_path / "run", tmp_path / "struck"
     with Command(
-        [*BASE_COMMAND, "--sizes", "1K,2K", "--case-timeout", "3000", "-o", str(path)], fault="hang:size=2048"
+        [*BASE_COMMAND, "--sizes", "1K,2K", "--case-timeout", "3000", "-o", str(path)],
+        fault=f"hang:size=2048,once={marker}",
     ) as command:
-        wait_for(lambda: num_lines(path) == 1, "the first case")
+        command.wait_for(marker.exists, "the hang")
         command.send(signal.SIGTERM)  # what a job scheduler sends; then Ctrl-C
         command.wait_for_stderr("once more stops at once")
         assert len(workers(nothing_is_left)) == 2
         command.send(signal.SIGINT)
         code, out, err = command.finish(seconds=10)
-    assert code == 130
+    assert code == 130, err
     assert out == ""
     assert f"go on with: nccltune scan --resume {path}" in err
     assert "Traceback" not in err
@@ -62,7 +63,7 @@ def test_a_rank_killed_from_outside_is_a_record(tmp_path, nothing_is_left):
     path, marker = tmp_path / "run", tmp_path / "struck"
     arguments = [*BASE_COMMAND, "--sizes", "1K,2K,4K", "--json", "-o", str(path)]
     with Command(arguments, fault=f"hang:size=2048,rank=1,once={marker}") as command:
-        wait_for(marker.exists, "the hang")
+        command.wait_for(marker.exists, "the hang")
         os.kill(workers(nothing_is_left)[0], signal.SIGKILL)
         code, out, _ = command.finish()
     assert code == 3, "a case of the base has no time"
@@ -77,7 +78,7 @@ def test_a_killed_manager_leaves_no_ranks_and_the_next_scan_cleans_up(tmp_path, 
     with Command(
         [*BASE_COMMAND, "--sizes", "1K,2K", "-o", str(path)], fault=f"hang:size=2048,once={marker}"
     ) as command:
-        wait_for(marker.exists, "the hang")
+        command.wait_for(marker.exists, "the hang")
         assert workdir.remove_abandoned(settled_s=0) == [], "the folder of a living scan stays"
         command.send(signal.SIGKILL)
         command.finish()

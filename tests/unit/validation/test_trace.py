@@ -101,7 +101,16 @@ def test_a_fused_model_keeps_two_all_reduces_and_says_what_the_time_holds(tmp_pa
     for _ in range(4):
         b.correlation += 1
         shared = b.correlation
-        b.events.append({"ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "ts": b.now, "dur": 1, "args": {"correlation": shared}})
+        b.events.append(
+            {
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "cudaGraphLaunch",
+                "ts": b.now,
+                "dur": 1,
+                "args": {"correlation": shared},
+            }
+        )
         b.kernel(NCCL, 8, shared)
         for _ in range(95):
             b.kernel(FUSED, 6, shared)
@@ -271,6 +280,14 @@ def test_kernel_names(name, method, algo):
     assert (kind.collective, kind.method, kind.algo) == ("all_reduce", method, algo)
 
 
-@pytest.mark.parametrize("name", ["void cublasLt::splitKreduce_kernel<32>()", "moe_sum_reduce_kernel", "void at::native::reduce_kernel<512>()", "triton_red_fused_0"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void cublasLt::splitKreduce_kernel<32>()",
+        "moe_sum_reduce_kernel",
+        "void at::native::reduce_kernel<512>()",
+        "triton_red_fused_0",
+    ],
+)
 def test_compute_kernels_are_no_collectives(name):
     assert classify(name) is None
