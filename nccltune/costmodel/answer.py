@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 _OVERHEAD_SHARE = 0.08  # of the verify: below that it is not worth a user's morning
 _SERVED_SHARE = 0.05
 _LADDER_SHARE = 0.03
+_EXTRAPOLATED, _ANALYTIC = SOURCES.index("extrapolated"), SOURCES.index("analytic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,18 @@ def columns(
 
     ``other_drafter``: the calibrated cycles were of another drafter, so cycles are extrapolated.
     """
-    analytic = np.full(len(priced.rows), SOURCES.index("analytic"), dtype=np.int8)
+    drafted = priced.rows.draft_tokens > 1
     whole, round_trip = (coverage_source(priced, setting_ids, phase) for phase in ("verify", "cycle"))
+    compute_source = _calibrated_source(priced, whole)
+    comm_source, overhead_source = priced.group_source("comm"), _free_source(priced, whole, "overhead_ms")
+    draft_source = np.where(drafted, np.maximum(compute_source, _EXTRAPOLATED), _ANALYTIC).astype(np.int8)
+    host_source = _free_source(priced, whole, "served_ms")
+    whole = _weakest_sum(whole, comm_source, compute_source, overhead_source)
+    # Cycle points tell drafter and host together, so where there are any the split may be assumed and the sum is not.
+    told = priced.posterior.seen is not None and "cycle" in priced.posterior.seen.phases
+    round_trip = _weakest_sum(round_trip, whole, *(() if told else (draft_source, host_source)))
     if other_drafter:
-        floor = np.where(priced.rows.draft_tokens > 1, SOURCES.index("extrapolated"), 0)
-        round_trip = np.maximum(round_trip, floor).astype(np.int8)
+        round_trip = np.maximum(round_trip, np.where(drafted, _EXTRAPOLATED, 0)).astype(np.int8)
     verify = priced.estimate(priced.verify, whole, noise=True)
     cycle = priced.estimate(priced.cycle, round_trip, noise=True)
     base = _plain_rows(priced)
@@ -64,14 +72,24 @@ def columns(
     source = np.maximum(round_trip, round_trip[base]).astype(np.int8)
     even = Estimate(ratio, ratio * np.exp(-Z90 * sd), ratio * np.exp(Z90 * sd), source)
     length, tokens, speedup = _yield(priced, acceptance, cycle, even)
-    calibrated = priced.posterior.seen is not None
-    compute_source = np.maximum(whole, SOURCES.index("interpolated")) if calibrated else analytic
     return Columns(
-        priced, priced.part("comm", priced.group_source("comm")), priced.part("compute", compute_source.astype(np.int8)),
-        priced.part("overhead", _free_source(priced, whole, "overhead_ms")), verify,
-        priced.part("draft", np.maximum(compute_source, SOURCES.index("extrapolated")).astype(np.int8)),
-        priced.part("host", _free_source(priced, whole, "served_ms")), cycle, even, length, tokens, speedup,
+        priced, priced.part("comm", comm_source), priced.part("compute", compute_source),
+        priced.part("overhead", overhead_source), verify, priced.part("draft", draft_source),
+        priced.part("host", host_source), cycle, even, length, tokens, speedup,
     )  # fmt: skip
+
+
+def _calibrated_source(priced: Priced, whole: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Source of a part that the points tell only through their sums: analytic without any point."""
+    if priced.posterior.seen is None:
+        return np.full(len(priced.rows), _ANALYTIC, dtype=np.int8)
+    return np.maximum(whole, SOURCES.index("interpolated")).astype(np.int8)
+
+
+def _weakest_sum(whole: NDArray[np.int8], *parts: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Source of a sum: what points of that very sum make it, otherwise its weakest part."""
+    weakest = np.maximum.reduce([whole, *parts])
+    return np.where(whole <= SOURCES.index("interpolated"), whole, weakest).astype(np.int8)
 
 
 def _plain_rows(priced: Priced) -> NDArray[np.intp]:

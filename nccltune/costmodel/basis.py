@@ -16,6 +16,7 @@ from nccltune.costmodel.quantization import with_quantization
 from nccltune.costmodel.system import System
 from nccltune.errors import InputError
 from nccltune.knobs import find_setting
+from nccltune.schemas.common import weakest
 from nccltune.schemas.fit import Fit
 from nccltune.schemas.model import Drafter, Model
 from nccltune.schemas.profile import Profile, ProfileAcceptance
@@ -92,6 +93,9 @@ def resolve(question: Question) -> Basis:
         profile = None  # kernels and bandwidth shares of another GPU say less than the priors do
     whole = direct and profile is not None and (fit is None or profile.run_id == fit.run_id)
     comm = _comm(fit, profile if direct else None, topology, ranks, what_if)
+    if run is not None and run.manifest.machine.topology not in (None, topology.name):
+        what_if.append(f"machine {topology.name} (run: {run.manifest.machine.topology})")
+        comm = _borrowed(comm, registry.load_topology(str(run.manifest.machine.topology)), topology)
     setting = _setting(question.setting, fit, profile if direct else None, comm)
     reference = profile.reference_setting if profile and whole else ("base" if "base" in comm.curves else next(iter(comm.curves), "base"))  # fmt: skip
     priced_model = with_quantization(model, question.quant) if question.quant else model
@@ -196,6 +200,14 @@ def _comm(fit: Fit | None, profile: Profile | None, topology: Topology, ranks: i
     return comm_room.topology_comm(topology, ranks)
 
 
+def _borrowed(comm: Comm, measured: Topology, topology: Topology) -> Comm:
+    """Communication of a run taken over to another machine: extrapolated and wide if its GPUs or links differ."""
+    if (measured.gpu.name, measured.links.kind) == (topology.gpu.name, topology.links.kind):
+        return comm
+    curves = {n: replace(c, point_source=weakest(c.point_source, "extrapolated")) for n, c in comm.curves.items()}
+    return Comm(curves, "analytic", f"{comm.note}, taken over from {measured.title}")
+
+
 def _setting(asked: str | None, fit: Fit | None, profile: Profile | None, comm: Comm) -> Setting:
     known: dict[str, Setting] = {name: curve.setting for name, curve in comm.curves.items()}
     if fit is not None:
@@ -208,9 +220,9 @@ def _setting(asked: str | None, fit: Fit | None, profile: Profile | None, comm: 
     if asked in (None, "", "best"):
         return known[best]
     found = find_setting(str(asked), known)
-    if fit is not None and any(s.setting.name == found.name and not s.usable for s in fit.settings):
-        reason = next(s.reason for s in fit.settings if s.setting.name == found.name)
-        raise InputError(f"setting '{found.name}' is not usable in run {fit.run_id}", reason, "choose another setting")
+    members = [s for s in fit.settings if s.timing == fit.timing and s.setting.id == found.id] if fit else []
+    if fit is not None and members and not members[0].usable:
+        raise InputError(f"setting '{found.name}' is not usable in run {fit.run_id}", members[0].reason, "choose another setting")  # fmt: skip
     return next((s for s in known.values() if s.id == found.id), found)
 
 

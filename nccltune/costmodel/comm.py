@@ -51,9 +51,12 @@ def topology_comm(topology: Topology, num_ranks: int, library: str = "nccl") -> 
 
 
 def fit_comm(fit: Fit, num_ranks: int, links_kind: str) -> Comm:
-    """Return the curves of a run's fit; for another rank count they are extrapolated and marked."""
+    """Return the curves of a run's fit; for another rank count they are extrapolated and marked.
+
+    Only those of ``fit.timing``: a fit keeps the curves of its other timings beside them, under the same names.
+    """
     curves: dict[str, CommCurve] = {}
-    by_name = {s.setting.name: s for s in fit.settings}
+    by_name = {s.setting.name: s for s in fit.settings if s.timing == fit.timing}
     for name, setting_fit in by_name.items():
         source = setting_fit if setting_fit.points or not setting_fit.same_as else by_name.get(setting_fit.same_as)
         if source is None or not setting_fit.usable or not source.usable or not source.points:

@@ -51,12 +51,12 @@ class Priced:
         return belief.estimate(tuple(x * self.fix.factor for x in (value, low, high)), source)  # type: ignore[arg-type]
 
     def group_source(self, group: str) -> Sources:
-        """Weakest source of a group's terms, per row (a term that is zero there does not count)."""
-        source = np.zeros(len(self.rows), dtype=np.int8)
+        """Weakest source of a group's terms, per row (a term that is zero there does not count; no term: analytic)."""
+        source = np.full(len(self.rows), -1, dtype=np.int8)
         for term in self.terms:
             if term.group == group:
-                source = np.maximum(source, np.where(term.base_ms > 0, term.source, 0)).astype(np.int8)
-        return source
+                source = np.maximum(source, np.where(term.base_ms > 0, term.source, -1)).astype(np.int8)
+        return np.where(source < 0, SOURCES.index("analytic"), source).astype(np.int8)
 
 
 def terms_of(system: System, rows: Rows) -> list[Term]:

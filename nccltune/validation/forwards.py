@@ -63,10 +63,10 @@ def split(trace: Trace, device: int, names: Names) -> tuple[list[Forward], str]:
     return [], "not told: no graph launch, no annotation, no all-gather, nothing repeats"
 
 
-def _by_graph(kernels: Sequence[Kernel], launches: set[int]) -> list[Forward]:
+def _by_graph(kernels: Sequence[Kernel], launches: set[tuple[int, int]]) -> list[Forward]:
     groups: dict[int, list[Kernel]] = {}
     for kernel in kernels:
-        if kernel.correlation is not None and kernel.correlation in launches:
+        if kernel.correlation is not None and (kernel.device, kernel.correlation) in launches:
             groups.setdefault(kernel.correlation, []).append(kernel)
     return [Forward(group) for group in groups.values()]
 
@@ -74,11 +74,13 @@ def _by_graph(kernels: Sequence[Kernel], launches: set[int]) -> list[Forward]:
 def _by_annotation(
     kernels: Sequence[Kernel], annotations: Sequence[Annotation], names: Names
 ) -> tuple[list[Forward], str]:
-    """Ranges of one name (numbers aside) that each hold all-reduces; SGLang's ``step[...]`` first."""
+    """Ranges of one name (numbers aside) that each hold all-reduces; SGLang's ``step[...]`` first, prefills last."""
     families: dict[str, list[Annotation]] = {}
     for one in annotations:
         families.setdefault("".join("#" if c.isdigit() else c for c in one.name), []).append(one)
-    ordered = sorted(families.items(), key=lambda item: (not item[0].startswith("step["), -len(item[1])))
+    ordered = sorted(
+        families.items(), key=lambda item: (not item[0].startswith("step["), "EXTEND" in item[0], -len(item[1]))
+    )
     for family, ranges in ordered:
         found = [Forward(inside) for r in ranges if (inside := _inside(kernels, r))]
         if found and all(names.count(f.kernels, "all_reduce") for f in found):

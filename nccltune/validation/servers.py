@@ -1,13 +1,14 @@
 """One server process: its own process group on 127.0.0.1, started, waited for, and stopped for certain."""
 
 import contextlib
+import ctypes
 import os
 import re
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from nccltune.parse.nccl_errors import classify_nccl_error
 from nccltune.schemas.validation_record import Cleanup, ErrorKind, Trouble
 from nccltune.validation.client import Client, ServerError
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _POLITE_S = 20.0
 _CLEAN_S = 30.0
 _POLL_S = 0.5
@@ -57,7 +59,8 @@ class Server:
         try:
             with self.log.open("wb") as log:
                 self.process = subprocess.Popen(
-                    self.argv, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                    self.argv, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                    start_new_session=True, preexec_fn=_end_with_parent(),
                 )  # fmt: skip
         except OSError as error:
             raise ServerError("not_started", f"{self.argv[0]}: {error.strerror or error}") from error
@@ -105,6 +108,15 @@ class Server:
             port_free=port_free, num_processes_left=len(left), gpu_memory_back=memory, killed=killed,
             seconds=round(time.monotonic() - began, 2),
         )  # fmt: skip
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """Have the kernel end the server if this process is killed outright; None where there is no such call (not Linux)."""
+    try:
+        prctl = ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):
+        return None
+    return lambda: prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
 
 def port_is_free(port: int) -> bool:

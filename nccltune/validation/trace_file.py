@@ -7,6 +7,7 @@ import json
 import math
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +49,8 @@ class Trace:
 
     kind: TraceKind
     kernels: list[Kernel] = field(default_factory=list)
-    graph_launches: set[int] = field(default_factory=set)
+    graph_launches: set[tuple[int, int]] = field(default_factory=set)
+    """Device and correlation id of every launch that ran several kernels: a plain launch runs one, a graph's many."""
     annotations: list[Annotation] = field(default_factory=list)
     totals: dict[str, tuple[int, float]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -61,6 +63,8 @@ def read_trace(path: Path) -> Trace:
     if not trace.kernels and not trace.totals:
         raise InputError(f"{path} holds no GPU kernel", "the profiler recorded no GPU activity, or another report was exported", _ADVICE)  # fmt: skip
     trace.kernels.sort(key=lambda k: k.start_us)
+    launches = Counter((k.device, k.correlation) for k in trace.kernels if k.correlation is not None)
+    trace.graph_launches = {launch for launch, count in launches.items() if count > 1}
     return trace
 
 
@@ -101,10 +105,6 @@ def _event(event: dict[str, Any], trace: Trace) -> None:
     category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
     args = event.get("args") if isinstance(event.get("args"), dict) else {}
     assert isinstance(args, dict)
-    if category in ("cuda_runtime", "cuda_driver") and "GraphLaunch" in name:
-        if (correlation := _whole(args.get("correlation"))) is not None:
-            trace.graph_launches.add(correlation)
-        return
     if category not in ("kernel", "gpu_user_annotation"):
         return
     start, duration = _finite(event.get("ts")), _finite(event.get("dur"))
@@ -143,7 +143,6 @@ def _columns(cells: list[str]) -> dict[str, tuple[int, float]]:
 
 def _gpu_trace(rows: Iterable[list[str]], columns: dict[str, tuple[int, float]]) -> Trace:
     trace = Trace("nsys-gpu-trace")
-    by_correlation: dict[int, int] = {}
     for row in rows:
         name = _cell(row, columns, "name")
         start, duration = (_time(row, columns, key) for key in ("start", "duration"))
@@ -151,10 +150,6 @@ def _gpu_trace(rows: Iterable[list[str]], columns: dict[str, tuple[int, float]])
             continue
         correlation, device = _whole(_cell(row, columns, "corrid")), _device(_cell(row, columns, "device"))
         trace.kernels.append(Kernel(name, start, duration, device, correlation, _whole(_cell(row, columns, "grdx"))))
-        if correlation is not None:
-            by_correlation[correlation] = by_correlation.get(correlation, 0) + 1
-    # A plain launch is one kernel: only the launch of a graph has several under one id.
-    trace.graph_launches = {c for c, count in by_correlation.items() if count > 1}
     return trace
 
 

@@ -36,8 +36,12 @@ def run(tmp_path):
 def nothing_runs():
     """No server may outlive its test."""
     yield
-    left = [p for p in psutil.process_iter(["cmdline"]) if str(FAKE) in " ".join(p.info["cmdline"] or [])]
-    assert left == []
+    assert servers() == []
+
+
+def servers():
+    """Running stand-ins."""
+    return [p for p in psutil.process_iter(["cmdline"]) if str(FAKE) in " ".join(p.info["cmdline"] or [])]
 
 
 def request(run, mode="", **changes):
@@ -159,7 +163,7 @@ def test_custom_all_reduce_left_on_says_that_settings_do_not_matter(tmp_path):
 
 
 def test_a_validation_feeds_calibrate(tmp_path, run):
-    _, folder, _ = measure(tmp_path, request(run, draft_tokens=[1, 3]))
+    _, folder, _ = measure(tmp_path, request(run, draft_tokens=[1, 3], extra_args="--skip-tokenizer-init"))
     profile = api.calibrate("kimi-k2.5", folder.path, run=run)
     assert [(p.point.phase, p.context_tokens) for p in profile.points] == [("decode", 96), ("cycle", 96)]
     assert [p.point.time_ms for p in profile.points] == pytest.approx([step_ms(1, 1, ""), step_ms(3, 1, "")])
@@ -322,8 +326,8 @@ def test_no_server_to_attach_to_is_an_input_error(tmp_path, run):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_stops_the_server_and_says_how_to_go_on(tmp_path, run, number):
+def interrupted(tmp_path, run, number):
+    """Send a signal to the real command while its server hangs under the load; return it with its error output."""
     argv = [sys.executable, "-m", "nccltune", "validate", "sglang", "--model-path", "m", "--model", "kimi-k2.5", "--run", str(run), "--settings", "base",
             "--draft-tokens", "1", "--env", "FAKE_SGLANG_MODE=hang_later", "--launch", f"{sys.executable} {FAKE}", "-o", str(tmp_path / "out")]  # fmt: skip
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -334,11 +338,26 @@ def test_an_interrupt_stops_the_server_and_says_how_to_go_on(tmp_path, run, numb
     time.sleep(1.0)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
+    return process.returncode, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_stops_the_server_and_says_how_to_go_on(tmp_path, run, number):
+    code, err = interrupted(tmp_path, run, number)
+    assert code == 130
     assert f"nccltune validate sglang --resume {tmp_path / 'out'}" in err
     (server,) = Folder(tmp_path / "out").servers()
     assert server.error.kind == "interrupted"
     assert server.cleanup.is_clean
+
+
+def test_a_command_that_is_killed_outright_takes_its_server_along(tmp_path, run):
+    code, _ = interrupted(tmp_path, run, signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and servers():
+        time.sleep(0.1)
+    assert servers() == []
 
 
 def test_records_read_back_as_they_were_written(tmp_path, run):
@@ -355,3 +374,17 @@ def test_a_real_start_log_does_not_hide_the_cause_of_a_crash():
     )
     assert diagnose(log + "OSError: [Errno 98] Address already in use\n").kind == "port_held"
     assert diagnose(log + "launch_server.py: error: unrecognized arguments: --moe-runner\n").kind == "wrong_version"
+
+
+def test_the_command_prints_one_document_and_exits_with_the_verdict(tmp_path, run):
+    argv = [sys.executable, "-m", "nccltune", "validate", "sglang", "--model-path", "m", "--model", "kimi-k2.5", "--run", str(run), "--settings", "base",
+            "--draft-tokens", "1", "--batch", "1,2", "--output-tokens", "64", "--repeats", "1", "--env", "FAKE_SGLANG_SPEED=10",
+            "--launch", f"{sys.executable} {FAKE}", "-o", str(tmp_path / "out"), "--json"]  # fmt: skip
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    # the fake steps in 5 ms, the model of an 8-GPU machine predicts about 15
+    assert done.returncode == 4
+    document = json.loads(done.stdout)
+    assert [(a["phase"], a["batch_size"]) for a in document["arms"]] == [("decode", 1), ("decode", 2)]
+    assert document["servers"][0]["cleanup"]["port_free"] is True
+    assert "[2/2]" in done.stderr
+    assert "out of tolerance" in done.stderr

@@ -3,7 +3,7 @@
 import pytest
 from emit_runs import entry, make_fit, make_machine, make_run
 
-from nccltune import api
+from nccltune import api, store
 from nccltune.calibration import Request, calibrate
 from nccltune.costmodel.profile import save_profile
 from nccltune.errors import InputError, QualityError, ValidationError
@@ -179,3 +179,52 @@ def test_too_many_calibration_rows_are_refused():
     rows = [point("decode", 15.9, use="calibrate")] * 1001
     with pytest.raises(InputError, match="1001 rows are marked calibrate"):
         api.validate_points(rows, model="kimi-k2.5", topology="rtx-pro-6000-x8")
+
+
+def stored(run, tmp_path):
+    found = validate(
+        [*CALIBRATE, point("decode", 14.0, setting=Setting.make(LL)), point("decode", 13.0, setting=OTHER)], run
+    )
+    path = tmp_path / "validation.json"
+    store.write_json(path, {"schema": "nccltune.validation", **found.model_dump(mode="json")})
+    return path, found
+
+
+def test_a_stored_validation_is_scored_again_as_it_was(run, tmp_path):
+    path, found = stored(run, tmp_path)
+    again = api.validate("points", path, model="kimi-k2.5", run=run)
+    assert again.summary == found.summary
+    assert [a.used_for_calibration for a in again.arms] == [True, True, False]
+    assert [m.setting.env for m in again.not_predictable] == [OTHER.env]
+
+
+def test_a_stored_validation_feeds_calibrate_with_every_arm(run, tmp_path):
+    path, _ = stored(run, tmp_path)
+    profile = api.calibrate("kimi-k2.5", path, run=run)
+    assert sorted(p.point.time_ms for p in profile.points) == [13.0, 14.0, 15.9, 27.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"schema": "nccltune.validation", "schema_v', "is not JSON"),
+        ('{"schema": "nccltune.fit", "schema_version": 1}', "not a nccltune.validation file"),
+        ('{"schema": "nccltune.validation", "schema_version": 2}', "update nccltune"),
+        ('{"schema": "nccltune.validation", "schema_version": 1}', "not a valid validation"),
+    ],
+)
+def test_a_broken_validation_is_refused(tmp_path, run, text, says):
+    path = tmp_path / "v.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        api.validate_points(path, model="kimi-k2.5", run=run)
+    assert says in str(caught.value)
+
+
+def test_a_base_that_failed_in_the_run_does_not_stop_the_others(tmp_path):
+    settings = [entry({}, [1, 1, 1], usable=False, reason="no such device"), entry(LL, [25, 28, 70])]
+    machine = make_machine().model_copy(update={"topology": "rtx-pro-6000-x8"})
+    run = make_run(tmp_path / "r", make_fit(settings, best="LL Ring"), machine=machine)
+    found = validate([point("decode", 14.0, setting=Setting.make(LL)), point("decode", 15.9)], run)
+    assert [a.setting.name for a in found.arms] == ["LL Ring"]
+    assert "no such device" in found.not_predictable[0].reason

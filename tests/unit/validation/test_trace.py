@@ -151,6 +151,43 @@ def test_gpu_annotations_delimit_eager_forwards(tmp_path):
     assert (found.target.num_forwards, found.target.allreduces_per_forward) == (3, 33)
 
 
+def test_ranks_that_share_correlation_ids_are_kept_apart(tmp_path):
+    b = Builder()
+    for step in range(3):
+        for name in ("gemm", NCCL, "gemm", NCCL):
+            b.kernel(name, 5.0, 100 + step, device=0)
+        # the other rank's plain launches happen to have the same numbers
+        b.kernel(NCCL, 5.0, 100 + step, device=1)
+    found = api.validate_trace(b.write(tmp_path / "t.json"))
+    assert (found.num_devices, found.device, found.target.num_forwards, found.target.allreduces_per_forward) == (
+        2,
+        0,
+        3,
+        2,
+    )
+
+
+def test_decode_annotations_come_before_those_of_prefill(tmp_path):
+    b = Builder()
+    for kind, count, num in (("EXTEND bs=1 toks=8", 6, 33), ("DECODE bs=4", 3, 33)):
+        for _ in range(count):
+            start = b.now
+            b.forward(num, graph=False, gather=False, us=40.0 if "EXTEND" in kind else 8.0)
+            b.events.append(
+                {
+                    "ph": "X",
+                    "cat": "gpu_user_annotation",
+                    "name": f"step[{kind}]",
+                    "ts": start,
+                    "dur": b.now - start - 0.5,
+                    "pid": 0,
+                }
+            )
+    found = api.validate_trace(b.write(tmp_path / "t.json"))
+    assert "DECODE" in found.delimited_by
+    assert (found.target.num_forwards, found.target.allreduce_us, found.outside_allreduces) == (3, 33 * 8, 6 * 33)
+
+
 def test_repetition_delimits_what_nothing_else_does(tmp_path):
     b = Builder()
     for _ in range(6):
