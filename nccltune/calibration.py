@@ -32,6 +32,10 @@ from nccltune.schemas.setting import Setting
 from nccltune.schemas.topology import Topology
 from nccltune.store import Run
 
+# A point this many times off what the architecture says is hardly one of this model, or not in milliseconds: on
+# the published curves of benchmarks/model_accuracy.py engines are 0.6 to 1.4 times it.
+_IMPLAUSIBLE = 8.0
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -97,7 +101,7 @@ def make_profile(
         **{k: v for k, v in header(SCHEMA, SCHEMA_VERSION).items() if k != "schema"},
         name=request.name or f"{model.name}-{topology.name}", title=f"{model.title} on {topology.title}", model=model.name,
         drafter=drafter.name if drafter else None, topology=topology.name, run_id=run_id, machine=machine, engine=engine,
-        num_ranks=ranks, context_tokens=request.context, basis=comm.basis, basis_note=comm.note, reference_setting=reference,
+        num_ranks=ranks, context_tokens=_usual_context(points, request.context), basis=comm.basis, basis_note=comm.note, reference_setting=reference,
         best_setting=best or _fastest(points), settings=settings,
         curves=[to_setting_fit(n, c) for n, c in comm.curves.items()],
         parameters=[_parameter(p, t, v) for p, t, v in zip(posterior.priors, posterior.theta, np.diag(posterior.covariance), strict=True)],
@@ -138,9 +142,25 @@ def _cautions(system: System, points: Sequence[Point], found: Calibration) -> li
         result.append(f"no all-reduce curve of {', '.join(inferred)}: the ratio to '{system.reference}' is inferred from the points and extrapolated to other sizes")  # fmt: skip
     if not any(p.phase in ("verify", "cycle") for p in points):
         result.append("no verify or cycle point: the verify overhead is assumed; add one with --point verify:1:3:MS")
+    odd = [(p, p.time_ms / ms) for p, ms in zip(points, found.prior_ms, strict=True) if not 1 / _IMPLAUSIBLE <= p.time_ms / ms <= _IMPLAUSIBLE]  # fmt: skip
+    result += [f"point {p.label} is {ratio:.2g} times what weights and bandwidth say: is it of this model, in milliseconds?" for p, ratio in odd]  # fmt: skip
+    result += [f"point {v.label} ({v.time_ms:g} ms) is faster than {d.label} ({d.time_ms:g} ms): a verify does a plain forward's work and more; check both" for v, d in _inverted(points)]  # fmt: skip
     far = [(p, f / p.time_ms - 1) for p, f in zip(points, found.fitted_ms, strict=True) if abs(f / p.time_ms - 1) > 0.05]  # fmt: skip
     result += [f"point {p.label} is {100 * e:+.1f}% off after the fit: check its time, or whether it belongs here" for p, e in far]  # fmt: skip
     return result
+
+
+def _inverted(points: Sequence[Point]) -> list[tuple[Point, Point]]:
+    """Verify or cycle points below the decode point of the same batch, setting and context (5% for scatter)."""
+    decode = {(p.batch_size, p.setting.id, p.context_tokens): p for p in points if p.phase == "decode"}
+    pairs = [(p, decode.get((p.batch_size, p.setting.id, p.context_tokens))) for p in points if p.phase in ("verify", "cycle")]  # fmt: skip
+    return [(v, d) for v, d in pairs if d is not None and v.time_ms < 0.95 * d.time_ms]
+
+
+def _usual_context(points: Sequence[Point], default: int) -> int:
+    """Context that most points were taken at: what the profile predicts at unless told otherwise."""
+    contexts = [context_of(p, default) for p in points]
+    return max(dict.fromkeys(contexts), key=contexts.count)
 
 
 def _fastest(points: Sequence[Point]) -> str:

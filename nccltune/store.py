@@ -59,7 +59,7 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path} does not exist", "", "check the path") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}", str(error), "check the path and its permissions") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON", str(error), "the file may be cut off: make it again") from error
 
 

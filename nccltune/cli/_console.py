@@ -46,5 +46,10 @@ def table(title: str, columns: list[tuple[str, str]], rows: list[list[str]]) -> 
 
 def _console(is_terminal: bool, *, stderr: bool, quiet: bool = False) -> Console:
     return Console(
-        stderr=stderr, quiet=quiet, highlight=False, width=None if is_terminal else _PIPED_WIDTH, soft_wrap=False
+        stderr=stderr,
+        quiet=quiet,
+        highlight=False,
+        emoji=False,
+        width=None if is_terminal else _PIPED_WIDTH,
+        soft_wrap=False,
     )

@@ -42,6 +42,8 @@ class Acceptance:
     assumption: str = ""
     mean_only: bool = False
     level: tuple[float, float] = (1.0, 1.0)
+    assumed_steps: bool = False
+    """Nothing says over how many drafts the mean was measured: no accept length of it counts as measured."""
     warnings: list[str] = field(default_factory=list)
 
     def accept_length(self, num_drafts: ArrayLike) -> Estimate:
@@ -51,7 +53,7 @@ class Acceptance:
             return extended(self, int(k.max())).accept_length(k)
         value, low, high = (np.concatenate([[0.0], np.cumsum(s)])[k] for s in (self.survival, self.low, self.high))
         low, high = low * self.level[0], np.minimum(high * self.level[1], k)
-        exact = (k == self.num_measured) if self.mean_only else (k <= self.num_measured)
+        exact = (k == self.num_measured) & (not self.assumed_steps) if self.mean_only else k <= self.num_measured
         source = np.where(exact, SOURCES.index("measured"), np.where(
             k <= self.num_measured, SOURCES.index("assumed"), SOURCES.index("extrapolated"))).astype(np.int8)  # fmt: skip
         source = np.where(k == 0, SOURCES.index("measured"), source).astype(np.int8)
@@ -140,7 +142,7 @@ def extended(acceptance: Acceptance, num_drafts: int) -> Acceptance:
     return Acceptance(
         np.concatenate([s, tail]), np.concatenate([acceptance.low, low]), np.concatenate([acceptance.high, high]),
         acceptance.num_measured, acceptance.source, acceptance.assumption, acceptance.mean_only, acceptance.level,
-        acceptance.warnings,
+        acceptance.assumed_steps, acceptance.warnings,
     )  # fmt: skip
 
 

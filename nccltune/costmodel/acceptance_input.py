@@ -1,6 +1,7 @@
 """From what a user gives (a length, a list of rates, a log) to an acceptance; exactly one of them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from nccltune.costmodel.acceptance import Acceptance, Kind, from_mean, from_rates
@@ -31,6 +32,7 @@ def resolve_acceptance(
         raise InputError(
             f"{' and '.join(given)} contradict each other", "each of them is the whole acceptance", "give one"
         )
+    _check_companions(accept_rates, accept_kind, accept_steps, given)
     if tree_rates is not None or shape.topk > 1:
         return _tree(tree_rates, shape, given)
     if accept_rates is not None:
@@ -42,14 +44,13 @@ def resolve_acceptance(
         if log.survival is not None:
             found = from_rates([min(v, 1.0) for v in log.survival], f"{accept_log.name}: rates by position", "survival")
         else:
-            steps, how = _steps(accept_steps or log.num_drafts, draft_tokens)
-            found = _mean(log.mean, steps, f"{accept_log.name}: mean of {len(log.values)} accept lengths{how}")
+            source = f"{accept_log.name}: mean of {len(log.values)} accept lengths"
+            found = _mean(log.mean, accept_steps or log.num_drafts, source, draft_tokens)
         found.warnings.extend(log.warnings)
         return found
     if accept_length is None:
         return None
-    steps, how = _steps(accept_steps, draft_tokens)
-    return _mean(accept_length, steps, f"accept length as given{how}")
+    return _mean(accept_length, accept_steps, "accept length as given", draft_tokens)
 
 
 def parse_tree_rates(text: str) -> list[list[float]]:
@@ -79,11 +80,28 @@ def _tree(rates: Sequence[Sequence[float]] | None, shape: Shape, given: Sequence
     return tree_acceptance(rates, shape, "rates by position and rank, as given")
 
 
-def _mean(mean: float, steps: int, source: str) -> Acceptance:
+def _mean(mean: float, known_steps: int | None, source: str, draft_tokens: Sequence[int]) -> Acceptance:
+    steps, how = _steps(known_steps, draft_tokens)
     accepted = max(mean - 1, 0.0)
-    return from_mean(
-        mean, steps, source, low=1 + accepted * (1 - _LENGTH_SPREAD), high=1 + accepted * (1 + _LENGTH_SPREAD)
+    found = from_mean(
+        mean, steps, f"{source}{how}", low=1 + accepted * (1 - _LENGTH_SPREAD), high=1 + accepted * (1 + _LENGTH_SPREAD)
     )
+    if known_steps is not None or len({d for d in draft_tokens if d > 1}) == 1:
+        return found
+    found.warnings.append(f"accept length {mean:.2f} is taken as measured over {steps} drafts, the most that were asked for; over fewer, every row would accept more: say --accept-steps N")  # fmt: skip
+    return replace(found, assumed_steps=True)
+
+
+def _check_companions(rates: Sequence[float] | None, kind: Kind, steps: int | None, given: Sequence[str]) -> None:
+    """Refuse options that belong to another one that is not there, or contradict it."""
+    if kind != "auto" and rates is None:
+        raise InputError("--accept-kind says what --accept-rates are", "there are none", "give the rates, or leave --accept-kind out")  # fmt: skip
+    if steps is None:
+        return
+    if rates is not None and steps != len(rates):
+        raise InputError(f"--accept-steps {steps} contradicts the {len(rates)} rates of --accept-rates", "one rate belongs to each position", "leave --accept-steps out")  # fmt: skip
+    if not given or "rates by rank" in given:
+        raise InputError("--accept-steps belongs to --accept-length or --accept-log", "neither is given", "give one, or leave --accept-steps out")  # fmt: skip
 
 
 def _steps(known: int | None, draft_tokens: Sequence[int]) -> tuple[int, str]:

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from nccltune.costmodel.acceptance import Acceptance
 from nccltune.costmodel.estimate import Estimate
-from nccltune.costmodel.forward import Priced, coverage_source
+from nccltune.costmodel.forward import Priced
 from nccltune.costmodel.posterior import Z90, ratio_sd
+from nccltune.costmodel.sources import sources_of
 from nccltune.costmodel.tree import TreeAcceptance
-from nccltune.schemas.common import SOURCES
 from nccltune.schemas.prediction import Best, Row, Sensitivity
 
 Floats = NDArray[np.float64]
@@ -20,7 +20,6 @@ Floats = NDArray[np.float64]
 _OVERHEAD_SHARE = 0.08  # of the verify: below that it is not worth a user's morning
 _SERVED_SHARE = 0.05
 _LADDER_SHARE = 0.03
-_EXTRAPOLATED, _ANALYTIC = SOURCES.index("extrapolated"), SOURCES.index("analytic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,44 +51,20 @@ def columns(
 
     ``other_drafter``: the calibrated cycles were of another drafter, so cycles are extrapolated.
     """
-    drafted = priced.rows.draft_tokens > 1
-    whole, round_trip = (coverage_source(priced, setting_ids, phase) for phase in ("verify", "cycle"))
-    compute_source = _calibrated_source(priced, whole)
-    comm_source, overhead_source = priced.group_source("comm"), _free_source(priced, whole, "overhead_ms")
-    draft_source = np.where(drafted, np.maximum(compute_source, _EXTRAPOLATED), _ANALYTIC).astype(np.int8)
-    host_source = _free_source(priced, whole, "served_ms")
-    whole = _weakest_sum(whole, comm_source, compute_source, overhead_source)
-    # Cycle points tell drafter and host together, so where there are any the split may be assumed and the sum is not.
-    told = priced.posterior.seen is not None and "cycle" in priced.posterior.seen.phases
-    round_trip = _weakest_sum(round_trip, whole, *(() if told else (draft_source, host_source)))
-    if other_drafter:
-        round_trip = np.maximum(round_trip, np.where(drafted, _EXTRAPOLATED, 0)).astype(np.int8)
-    verify = priced.estimate(priced.verify, whole, noise=True)
-    cycle = priced.estimate(priced.cycle, round_trip, noise=True)
+    s = sources_of(priced, setting_ids, other_drafter=other_drafter)
+    verify = priced.estimate(priced.verify, s.verify, noise=True)
+    cycle = priced.estimate(priced.cycle, s.cycle, noise=True)
     base = _plain_rows(priced)
     ratio = cycle.value / cycle.value[base]
     sd = _cycle_ratio_sd(priced, np.arange(len(priced.rows)), base)
-    source = np.maximum(round_trip, round_trip[base]).astype(np.int8)
+    source = np.maximum(s.cycle, s.cycle[base]).astype(np.int8)
     even = Estimate(ratio, ratio * np.exp(-Z90 * sd), ratio * np.exp(Z90 * sd), source)
     length, tokens, speedup = _yield(priced, acceptance, cycle, even)
     return Columns(
-        priced, priced.part("comm", comm_source), priced.part("compute", compute_source),
-        priced.part("overhead", overhead_source), verify, priced.part("draft", draft_source),
-        priced.part("host", host_source), cycle, even, length, tokens, speedup,
+        priced, priced.part("comm", s.comm), priced.part("compute", s.compute),
+        priced.part("overhead", s.overhead), verify, priced.part("draft", s.draft),
+        priced.part("host", s.host), cycle, even, length, tokens, speedup,
     )  # fmt: skip
-
-
-def _calibrated_source(priced: Priced, whole: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Source of a part that the points tell only through their sums: analytic without any point."""
-    if priced.posterior.seen is None:
-        return np.full(len(priced.rows), _ANALYTIC, dtype=np.int8)
-    return np.maximum(whole, SOURCES.index("interpolated")).astype(np.int8)
-
-
-def _weakest_sum(whole: NDArray[np.int8], *parts: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Source of a sum: what points of that very sum make it, otherwise its weakest part."""
-    weakest = np.maximum.reduce([whole, *parts])
-    return np.where(whole <= SOURCES.index("interpolated"), whole, weakest).astype(np.int8)
 
 
 def _plain_rows(priced: Priced) -> NDArray[np.intp]:
@@ -125,15 +100,6 @@ def _quotient(top: Estimate, bottom: Estimate, factor: Floats) -> Estimate:
     down = np.hypot(np.log(top.value / top.low), np.log(bottom.high / bottom.value))
     up = np.hypot(np.log(top.high / top.value), np.log(bottom.value / bottom.low))
     return Estimate(value, value * np.exp(-down), value * np.exp(up), np.maximum(top.source, bottom.source))
-
-
-def _free_source(priced: Priced, whole: NDArray[np.int8], parameter: str) -> NDArray[np.int8]:
-    """Source of a part that only engine points can tell: assumed until one has moved its parameter."""
-    index = priced.posterior.names.index(parameter)
-    spread = float(np.sqrt(priced.posterior.covariance[index, index]))
-    learned = spread < 0.7 * priced.posterior.priors[index].spread
-    source = np.maximum(whole, SOURCES.index("interpolated")) if learned else np.full(whole.shape, SOURCES.index("assumed"))  # fmt: skip
-    return np.where(priced.rows.draft_tokens == 1, SOURCES.index("analytic"), source).astype(np.int8)
 
 
 def rows_of(c: Columns, num_allreduces: int, one_token_bytes: int) -> list[Row]:

@@ -37,6 +37,8 @@ class Calibration:
     setting_ids: dict[str, int]
     model_ms: Floats
     fitted_ms: Floats
+    prior_ms: Floats
+    """What the priors alone said of the points."""
 
 
 def calibrate_points(system: System, points: Sequence[Point], default_context: int) -> Calibration:
@@ -66,10 +68,13 @@ def calibrate_points(system: System, points: Sequence[Point], default_context: i
     fitted = replace(
         fitted,
         covariance=covariance,
-        seen=Seen(features, residual, gradient, tuple(p.phase for p in points)),
+        seen=Seen(
+            features, residual, gradient, tuple(p.phase for p in points), tuple(p.draft_tokens for p in points)
+        ),
         scale=scale,
     )
-    return Calibration(fitted, setting_ids, total.value, total.value * correction(fitted, features).factor)
+    return Calibration(fitted, setting_ids, total.value, total.value * correction(fitted, features).factor,
+                       terms.total(prior).value)  # fmt: skip
 
 
 def context_of(point: Point, default_context: int) -> int:

@@ -77,33 +77,3 @@ def features_of(rows: Rows, setting_ids: dict[str, int]) -> Features:
     ids = np.array([setting_ids.get(name, -1 - i) for i, name in enumerate(rows.settings)], dtype=np.intp)
     kind = np.where(rows.draft_tokens > 1, VERIFY, DECODE).astype(np.intp)
     return Features(rows.num_tokens, rows.context_tokens, kind, ids[rows.setting])
-
-
-def coverage_source(priced: Priced, setting_ids: dict[str, int], phase: str) -> Sources:
-    """Source of a whole time (``verify`` or ``cycle``): measured at a point of that phase, interpolated between points.
-
-    Beyond the points it is extrapolated, without any analytic. Plain decode counts for both phases.
-    """
-    seen, rows = priced.posterior.seen, priced.rows
-    if seen is None:
-        return np.full(len(rows), SOURCES.index("analytic"), dtype=np.int8)
-    points = seen.features
-    ids = np.array([setting_ids.get(name, -1 - i) for i, name in enumerate(rows.settings)])[rows.setting]
-    kind = np.where(rows.draft_tokens > 1, VERIFY, DECODE)
-    same_phase = np.array([p in (phase, "decode") for p in seen.phases])
-    result = np.full(len(rows), SOURCES.index("extrapolated"), dtype=np.int8)
-    for which in (DECODE, VERIFY):
-        for setting in set(points.setting.tolist()):
-            mine = (points.kind == which) & (points.setting == setting)
-            here = (kind == which) & (ids == setting)
-            if not mine.any() or not here.any():
-                continue
-            tokens, context = points.num_tokens[mine], points.context_tokens[mine]
-            near = (rows.context_tokens <= 2 * context.max()) & (2 * rows.context_tokens >= context.min())
-            inside = here & near & (rows.num_tokens >= tokens.min()) & (rows.num_tokens <= tokens.max())
-            result[inside] = SOURCES.index("interpolated")
-            exact = np.zeros(len(rows), dtype=bool)
-            for i in np.flatnonzero(mine & same_phase):
-                exact |= (rows.num_tokens == points.num_tokens[i]) & (rows.context_tokens == points.context_tokens[i])
-            result[inside & exact] = SOURCES.index("measured")
-    return result

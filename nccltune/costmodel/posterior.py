@@ -56,6 +56,8 @@ class Seen:
     residual: Floats
     gradient: Floats
     phases: tuple[str, ...]
+    draft_tokens: tuple[int, ...]
+    """Width of each point: 2 requests of 3 draft tokens are as many tokens as 1 of 6, and another measurement."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import numpy as np
 from nccltune import store
 from nccltune.costmodel.curve import CommCurve, curve_from_points
 from nccltune.costmodel.posterior import DECODE, DRAFT, VERIFY, Features, Posterior, Seen
-from nccltune.costmodel.priors import Prior
+from nccltune.costmodel.priors import FIXED, Prior
 from nccltune.errors import InputError
 from nccltune.schemas import profile as schema
 from nccltune.schemas.profile import Parameter, Profile
@@ -15,6 +15,7 @@ from nccltune.schemas.setting import Setting
 
 SHIPPED_FOLDER = Path(__file__).resolve().parent.parent / "data" / "profiles"
 REFERENCE = "kimi-k2.5-rtx-pro-6000-x8"
+_NEGATIVE = 1e-6  # nine digits are stored, so that eigenvalues are off by as much
 
 
 def load_profile(name: str) -> Profile:
@@ -54,6 +55,7 @@ def posterior_of(profile: Profile) -> Posterior:
             residual,
             np.array([p.gradient for p in profile.points]),
             tuple(p.point.phase for p in profile.points),
+            tuple(p.point.draft_tokens for p in profile.points),
         )
     return Posterior(priors, theta, np.array(profile.covariance), seen, profile.discrepancy.scale)
 
@@ -82,9 +84,22 @@ def _kind(phase: str) -> int:
 
 
 def _check(profile: Profile, path: Path) -> None:
-    num = len(profile.parameters)
+    """Refuse a file whose parts do not belong together: edited by hand, or joined from two."""
+    num, names = len(profile.parameters), [p.name for p in profile.parameters]
     square = len(profile.covariance) == num and all(len(row) == num for row in profile.covariance)
+    missing = [p.name for p in FIXED if p.name not in names]
+    curves = {c.setting.name for c in profile.curves if c.points}
+    known = {"base", *curves, *settings_of(profile)}
     if not square or any(len(p.gradient) != num for p in profile.points):
-        raise InputError(f"{path} is not a usable profile", "its covariance or gradients do not match its parameters", "calibrate again")  # fmt: skip
-    if profile.num_ranks > 1 and profile.reference_setting not in {c.setting.name for c in profile.curves}:
-        raise InputError(f"{path} is not a usable profile", f"it has no curve of its reference setting '{profile.reference_setting}'", "calibrate again")  # fmt: skip
+        why = "its covariance or gradients do not match its parameters"
+    elif len(set(names)) < num or missing:
+        why = f"it lacks parameter {missing[0]}" if missing else "it has a parameter twice"
+    elif min(np.linalg.eigvalsh(np.array(profile.covariance))) < -_NEGATIVE:
+        why = "its covariance is not one"
+    elif profile.num_ranks > 1 and profile.reference_setting not in curves:
+        why = f"it has no curve of its reference setting '{profile.reference_setting}'"
+    elif profile.best_setting not in known:
+        why = f"its best setting '{profile.best_setting}' is none of its settings"
+    else:
+        return
+    raise InputError(f"{path} is not a usable profile", why, "calibrate again")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nccltune.errors import InputError
+from nccltune.parse.accept_rate import num_drafts
 from nccltune.parse.engine_log import EngineLog, parse_engine_log
 
 _MAX_BYTES = 512 * 1024 * 1024
@@ -56,10 +57,10 @@ def accept_log(text: str, where: str) -> AcceptLog:
     if len(good) < len(log.accept_lengths):
         warnings.append(f"{len(log.accept_lengths) - len(good)} accept lengths below 1 left out: impossible with the bonus token")  # fmt: skip
     survival = _survival(log)
-    mean, num_drafts = sum(good) / len(good), _num_drafts(text)
+    mean, drafts = sum(good) / len(good), _num_drafts(text, log)
     if survival is not None:
-        mean, num_drafts = 1 + sum(survival), len(survival)
-    return AcceptLog(mean, good, num_drafts, survival, warnings)
+        mean, drafts = 1 + sum(survival), len(survival)
+    return AcceptLog(mean, good, drafts, survival, warnings)
 
 
 def _survival(log: EngineLog) -> list[float] | None:
@@ -73,9 +74,18 @@ def _survival(log: EngineLog) -> list[float] | None:
     return [sum(v * w for v, w in zip(column, weights, strict=True)) / sum(weights) for column in columns]
 
 
-def _num_drafts(text: str) -> int | None:
-    """Drafts per verify from the server's arguments or metrics, if they agree on one number."""
+def _num_drafts(text: str, log: EngineLog) -> int | None:
+    """Drafts per verify from the server's arguments or metrics if they agree on one number, else from its rates.
+
+    Arguments that disagree (steps 3, draft tokens 16) are a tree's: its rates tell no chain either.
+    """
     found = {int(n) - 1 if what == "draft_tokens" else int(n) for what, n in _DRAFT_TOKENS.findall(text)}
     found |= {int(float(n)) - 1 for n in _DRAFT_GAUGE.findall(text)}
     found.discard(0)
-    return found.pop() if len(found) == 1 else None
+    if found:
+        return found.pop() if len(found) == 1 else None
+    pairs: list[tuple[object, object]] = [(line.accept_length, line.accept_rate) for line in log.decode_lines]
+    pairs += [(r.get("accept_length"), r.get("accept_rate")) for r in log.results]
+    return num_drafts(
+        [(float(a), float(b)) for a, b in pairs if isinstance(a, int | float) and isinstance(b, int | float)]
+    )

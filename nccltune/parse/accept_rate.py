@@ -63,6 +63,25 @@ def summarize_rates(pairs: list[tuple[float | None, float]], num_draft_tokens: i
     return result
 
 
+def num_drafts(pairs: list[tuple[float | None, float]]) -> int | None:
+    """Tell the drafts per verify from (accept length, rate) pairs, if all of them fit one number only.
+
+    2.20 and 0.55, 1.93 and 0.48: 4 verified tokens, so 3 drafts; 2.71 and 0.57: 3 drafts. A server that changes its
+    number of drafts fits none.
+    """
+    possible: set[int] | None = None
+    for length, rate in pairs:
+        if length is None or length < 1 or not 0 < rate <= 1:
+            continue
+        mine = {
+            width - 1
+            for width in range(2, _MAX_DRAFT_TOKENS + 1)
+            if length <= width and (_fits(length - 1, width - 1, rate) or _fits(length, width, rate))
+        }
+        possible = mine if possible is None else possible & mine
+    return possible.pop() if possible and len(possible) == 1 else None
+
+
 def _fits(emitted: float, width: int, rate: float) -> bool:
     """Whether emitted / width, both known to two decimals, can print as ``rate``."""
     return width > 0 and abs(emitted / width - rate) <= _HALF_DIGIT + _HALF_DIGIT / width + 1e-9

@@ -3,9 +3,9 @@
 History of the format: 1 (2026-11) first.
 """
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from nccltune.schemas.common import Source, Strict
 from nccltune.schemas.measurement import Choice, Timing
@@ -18,10 +18,10 @@ SCHEMA_VERSION = 1
 class CurvePoint(Strict):
     """One point of a communication curve: microseconds of one all-reduce with its 90% interval."""
 
-    size_bytes: int
-    time_us: float
-    low_us: float
-    high_us: float
+    size_bytes: int = Field(gt=0)
+    time_us: float = Field(gt=0, allow_inf_nan=False)
+    low_us: float = Field(ge=0, allow_inf_nan=False)
+    high_us: float = Field(gt=0, allow_inf_nan=False)
     source: Source = "measured"
     choice: Choice | None = None
 
@@ -74,6 +74,12 @@ class SettingFit(Strict):
     """90% interval of each ``forward_us``."""
     versus_base: VersusBase | None = None
     """None where it cannot be ranked: not usable, or not measured at every decode size."""
+
+    @model_validator(mode="after")
+    def _one_point_a_size(self) -> Self:
+        if len({p.size_bytes for p in self.points}) < len(self.points):
+            raise ValueError(f"setting '{self.setting.name}' has a size twice")
+        return self
 
 
 class BesideFit(Strict):

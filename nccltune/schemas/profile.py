@@ -3,9 +3,9 @@
 History of the format: 1 (2026-11) first.
 """
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from nccltune.schemas.common import Strict
 from nccltune.schemas.fit import SettingFit
@@ -15,40 +15,50 @@ from nccltune.schemas.setting import Setting
 SCHEMA = "nccltune.profile"
 SCHEMA_VERSION = 1
 
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
 
 class Parameter(Strict):
     """One parameter of the model: its value now, and what was believed before."""
 
     name: str
     unit: str
-    value: float
-    spread: float
+    value: Finite
+    spread: NotNegative
     """Standard deviation of the logarithm (of the value itself for an exponent)."""
-    prior_value: float
-    prior_spread: float
+    prior_value: Finite
+    prior_spread: NotNegative
     prior_source: str
     exponent: bool = False
+
+    @model_validator(mode="after")
+    def _positive(self) -> Self:
+        if not self.exponent and min(self.value, self.prior_value) <= 0:
+            raise ValueError(f"{self.name} must be positive")
+        return self
 
 
 class FittedPoint(Strict):
     """An engine point with what the model says of it."""
 
     point: Point
-    context_tokens: int
-    model_ms: float
+    context_tokens: int = Field(ge=0)
+    model_ms: Positive
     """Sum of the terms, without the smooth correction."""
-    fitted_ms: float
+    fitted_ms: Positive
     """With it: what a prediction at this point gives."""
-    gradient: list[float]
+    gradient: list[Finite]
     """Derivative of ln(model_ms) by each parameter."""
 
 
 class Discrepancy(Strict):
     """Smooth correction for what the terms cannot express, and the scatter of a measured time (relative)."""
 
-    spread: float
-    noise: float
-    scale: float = 1.0
+    spread: NotNegative
+    noise: NotNegative
+    scale: Positive = 1.0
     """How much larger than believed the misfit of the points is (variance ratio)."""
 
 
@@ -58,9 +68,15 @@ class ProfileAcceptance(Strict):
     mean: float
     low: float
     high: float
-    num_steps: int
+    num_steps: int = Field(ge=1, le=1024)
     """Positions it was measured over."""
     source: str
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if not 1 <= self.low <= self.mean <= self.high <= self.num_steps + 1:
+            raise ValueError("an accept length needs 1 <= low <= mean <= high <= num_steps + 1")
+        return self
 
 
 class Profile(Strict):
@@ -81,7 +97,7 @@ class Profile(Strict):
     """Fingerprint of the measured machine, or a description where the points are published ones."""
     engine: str
     num_ranks: int = Field(ge=1)
-    context_tokens: int
+    context_tokens: int = Field(ge=0)
     basis: Literal["measured", "published", "analytic"]
     basis_note: str
     reference_setting: str
@@ -91,7 +107,7 @@ class Profile(Strict):
     curves: list[SettingFit]
     """Communication curves used; settings without one are inferred from the points."""
     parameters: list[Parameter]
-    covariance: list[list[float]]
+    covariance: list[list[Finite]]
     discrepancy: Discrepancy
     points: list[FittedPoint]
     acceptance: ProfileAcceptance | None = None

@@ -12,7 +12,8 @@ from nccltune.costmodel import profile as profiles
 from nccltune.costmodel.basis import DEFAULT_CONTEXT, Basis, Question, resolve
 from nccltune.costmodel.comm import Comm
 from nccltune.costmodel.estimate import Estimate
-from nccltune.costmodel.forward import coverage_source, features_of, price
+from nccltune.costmodel.forward import features_of, price
+from nccltune.costmodel.sources import sources_of
 from nccltune.costmodel.system import Rows
 from nccltune.errors import InputError, NccltuneError
 from nccltune.knobs import BASES, NAMED
@@ -159,7 +160,8 @@ def _price(basis: Basis, seen: Sequence[Observation]) -> list[Value]:
             )
         else:
             total = priced.verify if phase == "verify" else priced.cycle
-            source = coverage_source(priced, basis.setting_ids, "verify" if phase == "verify" else "cycle")
+            sources = sources_of(priced, basis.setting_ids)
+            source = sources.verify if phase == "verify" else sources.cycle
             estimates[phase] = priced.estimate(total, source, noise=True)
     return [estimates[o.phase].item(i) for i, o in enumerate(seen)]
 
