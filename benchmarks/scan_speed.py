@@ -83,24 +83,21 @@ def speed(run: Run) -> list[Row]:
     ]
 
 
-def decode_score(run: Run, name: str, sizes: list[int]) -> float:
-    """Mean over the decode sizes of a setting's time relative to the base, in ``run``."""
+def decode_scores(run: Run, sizes: list[int]) -> dict[str, float]:
+    """Mean over the decode sizes of a setting's time relative to the base, for settings that have them all."""
     found = {
         (x.setting.name, x.size_bytes): x.median_us for x in run.measurements() if x.status == "ok" and not x.repeat
     }
-    return float(np.mean([found[name, s] / found["base", s] for s in sizes]))
+    names = {name for name, _ in found if all((name, size) in found for size in sizes)}
+    return {name: float(np.mean([found[name, s] / found["base", s] for s in sizes])) for name in names}
 
 
 def race(full: Run, raced: Run) -> list[Row]:
-    """Time and regret of the race, its choice scored by the full scan."""
+    """Time and regret of the race, its choice scored by the full scan at the sizes that the race decides by."""
     assert full.manifest.plan_id == raced.manifest.plan_id, "the two runs measure different plans"
-    hidden = full.manifest.options["hidden_size"] * 2
-    sizes = [s for s in full.manifest.size_bytes if s <= 16 * hidden]
-    names = {x.setting.name for x in full.measurements() if x.status == "ok"}
-    scored = {n: decode_score(full, n, sizes) for n in names if _complete(full, n, sizes)}
-    tried = [s.name for s in raced.manifest.settings if _complete(raced, s.name, sizes)]
-    chosen = min(tried, key=lambda n: decode_score(raced, n, sizes))
-    best = min(scored, key=lambda n: scored[n])
+    sizes = raced.manifest.options["decode_sizes"]
+    scored, tried = decode_scores(full, sizes), decode_scores(raced, sizes)
+    chosen, best = min(tried, key=lambda n: tried[n]), min(scored, key=lambda n: scored[n])
     regret = 100 * (scored[chosen] / scored[best] - 1)
     share = wall_s(raced) / wall_s(full)
     return [
@@ -115,18 +112,13 @@ def race(full: Run, raced: Run) -> list[Row]:
     ]
 
 
-def _complete(run: Run, name: str, sizes: list[int]) -> bool:
-    have = {x.size_bytes for x in run.measurements() if x.setting.name == name and x.status == "ok" and not x.repeat}
-    return set(sizes) <= have
-
-
-def differences(a: Run, b: Run, timing: str) -> dict[Key, float]:
-    """Relative difference of the medians that both runs measured."""
+def differences(a: Run, b: Run, timing: str, *, once: bool = True) -> dict[Key, float]:
+    """Relative difference of the medians of two runs; ``once``: settings that share a measurement count once."""
     one, two = (
         {
             (x.setting.id, x.size_bytes): x.median_us
             for x in run.measurements()
-            if x.status == "ok" and not x.repeat and x.timing == timing
+            if x.status == "ok" and not x.repeat and x.timing == timing and not (once and x.same_as)
         }
         for run in (a, b)
     )
@@ -146,7 +138,7 @@ def again(a: Run, b: Run) -> list[Row]:
 
 def against_nccl_tests(full: Run, own: Run, tests: Run) -> list[Row]:
     """Agreement of the back-to-back medians, and the speed against one process per setting."""
-    d = np.abs(list(differences(tests, own, "back-to-back").values()))
+    d = np.abs(list(differences(tests, own, "back-to-back", once=False).values()))
     within = 100 * float(np.mean(d <= 0.03))
     cases = [x for x in full.measurements() if not x.repeat]
     theirs = sum(x.seconds for x in tests.measurements()) / NCCL_TESTS_CALLS / len(tests.measurements())

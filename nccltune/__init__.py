@@ -8,7 +8,17 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_TWINS = ("calibrate", "emit", "fit", "predict", "scan", "validate", "validate_points", "validate_sglang", "validate_trace")
+_TWINS = (
+    "calibrate",
+    "emit",
+    "fit",
+    "predict",
+    "scan",
+    "validate",
+    "validate_points",
+    "validate_sglang",
+    "validate_trace",
+)
 
 __all__ = ["__version__", *_TWINS]
 

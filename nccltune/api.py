@@ -52,8 +52,11 @@ def scan(
         if chosen is not None:
             base = result.run.manifest.base_env
             env = {k: v for k, v in chosen.document.env.items() if base.get(k) != v}
-            fitted = report.confirm(result.run, env, request, on_event)
-            result = replace(result, fit=fitted or result.fit)
+            best = next(s.setting for s in result.fit.settings if s.setting.name == result.fit.best)
+            scanned = {k: best.env[k] for k in env if k in best.env}
+            fitted = report.confirm(result.run, env, scanned, request, on_event)
+            outcome = result.run.manifest.options.get("confirmation", {}).get("outcome", "complete")
+            result = replace(result, fit=fitted or result.fit, outcome=outcome)
     if result.fit is not None:
         written, problem = _emitted(result.run.path, output=result.run.path / "nccl.env")
         result = replace(result, env_file=written.path if written else None, no_env_reason=problem)

@@ -1,6 +1,7 @@
 """Find ``models/`` and ``topology/`` files: user folders first, then those of the clone or the installed wheel."""
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +15,7 @@ from nccltune.schemas.topology import Topology
 
 T = TypeVar("T", bound=BaseModel)
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PACKAGE = Path(__file__).resolve().parent
 KINDS: dict[str, tuple[str, type[BaseModel]]] = {
     "model": ("models", Model),
@@ -129,12 +131,13 @@ def add_file(kind: str, name: str, text: str, *, path: Path | None = None, force
 
     The text is read back before it counts; an existing file is left alone without ``force``.
     """
-    if not name or name != Path(name).name or name.startswith(".") or name.endswith(".toml"):
+    if not _NAME.fullmatch(name) or name.endswith(".toml"):
         raise InputError(
-            f"'{name}' is not a name for a {kind}", "it becomes a file name", "use letters, digits, - and ."
-        )
+            f"'{name[:100]}' is not a name for a {kind}", "it becomes a file name and an argument of other commands",
+            "use up to 100 letters, digits, -, _ and ., the first a letter or digit",
+        )  # fmt: skip
     target = path or user_root() / KINDS[kind][0] / f"{name}.toml"
-    if target.exists() and not force:
+    if target.exists() and not (force and target.is_file()):
         raise InputError(f"{target} exists", "it would be overwritten", "choose another --name or give --force")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:

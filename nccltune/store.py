@@ -5,6 +5,7 @@ import gc
 import gzip
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
@@ -24,6 +25,7 @@ from nccltune.schemas.run import Manifest
 MANIFEST = "manifest.json"
 MEASUREMENTS = "measurements.jsonl"
 FIT = "fit.json"
+SYNC_EVERY_S = 1.0
 
 # How every line of measurements.jsonl begins. What begins like this and is no JSON was cut by a crash.
 _HEADER = {"schema": measurement_schema.SCHEMA, "schema_version": measurement_schema.SCHEMA_VERSION}
@@ -36,19 +38,32 @@ M = TypeVar("M", bound=BaseModel)
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Write one JSON document; a crash leaves the old file or the new one, never half of each."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    write_text(path, json.dumps(document, indent=1, ensure_ascii=True) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file through a temporary one; raises NccltuneError.
+
+    Links are followed, and what is no regular file (/dev/null, a pipe) is written to: putting a file in its place
+    would destroy it.
+    """
+    temporary = path.with_name(f".nccltune.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1, ensure_ascii=True)
-            file.write("\n")
+        target = Path(os.path.realpath(path))
+        temporary = target.with_name(temporary.name)
+        is_special = path.exists() and not path.is_file()
+        with (path if is_special else temporary).open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
             file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise NccltuneError(
-            f"cannot write {path}", error.strerror or str(error), "free some space or choose another place with -o"
-        ) from error
+            if not is_special:
+                os.fsync(file.fileno())
+        if not is_special:
+            temporary.replace(target)
+    except (OSError, ValueError) as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise NccltuneError(f"cannot write {path}", why, "free some space or choose another place with -o") from error
 
 
 def read_json(path: Path) -> Any:
@@ -83,6 +98,7 @@ class Run:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
+        self._synced_at = -SYNC_EVERY_S
         self.num_cut_lines = 0
         """Lines that the last ``measurements()`` left out because a crash had cut them."""
 
@@ -125,7 +141,11 @@ class Run:
         self.save()
 
     def append(self, measurements: Iterable[Measurement]) -> None:
-        """Append finished cases and flush them to disk; a cut last line of an earlier crash is ended first."""
+        """Append finished cases; a cut last line of an earlier crash is ended first.
+
+        Every case is handed to the operating system at once, so that killing the program loses none; the disk is waited
+        for once a second, because a case takes less time than that wait.
+        """
         if (self.path / f"{MEASUREMENTS}.gz").exists():
             raise InputError(
                 f"{self.path} is packed",
@@ -144,7 +164,9 @@ class Run:
                     file.write(b"\n")
                 file.write(lines.encode())
                 file.flush()
-                os.fsync(file.fileno())
+                if time.monotonic() - self._synced_at >= SYNC_EVERY_S:
+                    os.fsync(file.fileno())
+                    self._synced_at = time.monotonic()
         except OSError as error:
             raise NccltuneError(
                 f"cannot append to {path}",

@@ -11,7 +11,9 @@ from nccltune.bench import records
 from nccltune.bench.group import RankFailure
 from nccltune.bench.options import Outcome
 from nccltune.bench.scan import Scan
+from nccltune.bench.session import Communicator
 from nccltune.knobs import library_part
+from nccltune.schemas.measurement import Case, Choice, Measurement
 from nccltune.schemas.setting import BASE, Setting
 
 LAUNCHES = 3
@@ -37,9 +39,11 @@ def ablations(setting: Setting) -> list[Setting]:
 class Confirm(Scan):
     """A walk over the base, one winner and its ablations; the plan must hold them all."""
 
-    def __init__(self, *arguments: Any, best: Setting, **options: Any) -> None:
+    def __init__(self, *arguments: Any, best: Setting, exact_env: dict[str, str] | None = None, **options: Any) -> None:
+        """``exact_env``: the winner as it is written into the file, where its lists are spelled another way."""
         super().__init__(*arguments, **options)
         self._best = best
+        self._exact_env = best.env if exact_env is None else exact_env
         self.faults: dict[str, str] | None = None
         """Fault of each other collective under the winner; None when they could not be run."""
         self.num_launches = 0
@@ -59,34 +63,48 @@ class Confirm(Scan):
         return self._outcome()
 
     def _launch(self, setting: Setting) -> None:
-        """Measure one setting in a communicator of its own; a failure is a record."""
-        library_env = library_part(setting.env)
-        comm = None
-        size = self.plan.size_bytes[0]
+        """Measure one setting in a communicator of its own; a failure is a record.
+
+        The winner is opened exactly as it is written (``allreduce:ring``). It counts as a repetition of the setting that
+        was scanned (``Ring``) where both resolve to the same choice, and is not credited where they do not.
+        """
+        env = self._exact_env if setting.id == self._best.id else setting.env
+        library_env = library_part(env)
+        comm, size = None, self.plan.size_bytes[0]
+        self._repeats += 1
         try:
             if self.session.needs_restart(library_env):
                 self.session.stop()
-            comm = self.session.open({**self.plan.base_env, **setting.env}, library_env, self.plan.size_bytes)
-            comm.env = setting.env
-            self._repeats += 1
+            comm = self.session.open({**self.plan.base_env, **env}, library_env, self.plan.size_bytes)
+            comm.env = env
             for size in self.plan.size_bytes:
-                case = self.plan.case(setting, size, self.plan.timings[0])
-                measurement = self._time(case, comm, comm.resolution.choices.get(size), repeat=self._repeats)
-                in_force, _ = comm.resolution.in_force(size, setting.env)
-                update = {
-                    "case_id": f"{case.id}-r{self._repeats}",
-                    "choice": comm.resolution.choices.get(size),
-                    "in_force": in_force,
-                }
-                self._record(measurement.model_copy(update=update))
+                self._record(self._repetition(setting, comm, size))
             if setting.id == self._best.id and self.faults is None:
                 self.faults = self.session.others(comm, OTHERS_BYTES)
             self.session.close(comm)
         except RankFailure as failure:
             self._recover(failure, comm)
             case = self.plan.case(setting, size, self.plan.timings[0])
-            self._record(
-                records.failed(case, failure).model_copy(
-                    update={"case_id": f"{case.id}-r{self._repeats}", "repeat": max(1, self._repeats)}
-                )
-            )
+            self._record(records.failed(case, failure).model_copy(update=self._as_repeat(case)))
+
+    def _repetition(self, setting: Setting, comm: Communicator, size: int) -> Measurement:
+        case = self.plan.case(setting, size, self.plan.timings[0])
+        choice, scanned = comm.resolution.choices.get(size), self._done.get(case.id)
+        in_force, reason = comm.resolution.in_force(size, comm.env)
+        if in_force is not False and scanned is not None and not _same(choice, scanned.choice):
+            in_force, reason = False, "written for this NCCL it resolves to another choice than when it was scanned"
+        if in_force is False:
+            return records.not_in_force(case, reason, self._base_case(case)).model_copy(update=self._as_repeat(case))
+        measurement = self._time(case, comm, choice, repeat=self._repeats)
+        return measurement.model_copy(update={**self._as_repeat(case), "choice": choice, "in_force": in_force})
+
+    def _as_repeat(self, case: Case) -> dict[str, Any]:
+        return {"case_id": f"{case.id}-r{self._repeats}", "repeat": self._repeats}
+
+
+def _same(a: Choice | None, b: Choice | None) -> bool:
+    """Whether two choices are the same kernel launch, as far as both are known."""
+    if a is None or b is None:
+        return True
+    pairs = ((a.algo, b.algo), (a.proto, b.proto), (a.num_channels, b.num_channels), (a.num_threads, b.num_threads))
+    return all(x is None or y is None or x == y for x, y in pairs)

@@ -91,9 +91,15 @@ def scan(
 
 
 def confirm(
-    run: Run, env: dict[str, str], request: ScanRequest | None, on_event: Callable[[Event], None] | None
+    run: Run,
+    env: dict[str, str],
+    scanned: dict[str, str],
+    request: ScanRequest | None,
+    on_event: Callable[[Event], None] | None,
 ) -> Fit | None:
     """Measure exactly ``env`` against the base in fresh launches, take each variable away once, and fit the run again.
+
+    ``scanned``: the same variables as the scan spelled them (``Ring`` where ``env`` has ``allreduce:ring``).
 
     The settings join the run's plan, so that a later fit and the minimal set see them. Nothing happens on back ends
     other than nccl, whose launches cost too much.
@@ -104,14 +110,14 @@ def confirm(
     if before is not None and before["env"] == env and before["outcome"] == "complete":
         return None  # a resumed run that is complete: nothing is measured again
     known = {setting.id: setting for setting in run.manifest.settings}
-    wanted = Setting.make(env)
+    wanted = Setting.make(scanned)
     best = known.get(wanted.id, wanted)
     extra = [s for s in [best, *ablations(best)] if s.id not in known]
     prepared = prepare(resume_request(run, request))
     plan = unique_names(replace(prepared.plan, settings=[*prepared.plan.settings, *extra]))
     run.update(settings=plan.settings, plan_id=plan.id)
     session = Session(prepared.session)
-    walk = Confirm(run, plan, session, replace(prepared.options, beside=False), on_event, best=best)
+    walk = Confirm(run, plan, session, replace(prepared.options, beside=False), on_event, best=best, exact_env=env)
     outcome = walk.walk()
     found = {
         "env": env,

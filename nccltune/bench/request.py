@@ -86,6 +86,7 @@ class Prepared:
                 "plan_id": self.plan.id, "search": self.request.search, "seed": self.plan.seed, "machine": self.machine, "notes": self.notes,
                 "options": {
                     "weight_bytes_per_allreduce": {str(k): v for k, v in self.options.weight_bytes.items()},
+                    "decode_sizes": list(self.options.decode_sizes),
                     "hidden_size": self.session.hidden_size, "relative_width": self.options.rule.relative_width,
                     "min_replays": self.options.rule.min_replays, "max_replays": self.options.rule.max_replays,
                     "beside": self.options.beside,

@@ -29,7 +29,7 @@ class SessionOptions:
     hidden_size: int
     libnccl: str = ""
     timeout_s: float = 60.0
-    max_libraries: int = 6
+    max_libraries: int = 4
     """Private copies of libnccl loaded at a time; each keeps about 0.1 GiB of GPU memory (docs/knobs.md)."""
     devices: tuple[int, ...] = ()
 

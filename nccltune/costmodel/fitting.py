@@ -68,9 +68,7 @@ def calibrate_points(system: System, points: Sequence[Point], default_context: i
     fitted = replace(
         fitted,
         covariance=covariance,
-        seen=Seen(
-            features, residual, gradient, tuple(p.phase for p in points), tuple(p.draft_tokens for p in points)
-        ),
+        seen=Seen(features, residual, gradient, tuple(p.phase for p in points), tuple(p.draft_tokens for p in points)),
         scale=scale,
     )
     return Calibration(fitted, setting_ids, total.value, total.value * correction(fitted, features).factor,

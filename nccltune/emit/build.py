@@ -5,11 +5,18 @@ from dataclasses import asdict, replace
 from nccltune.emit import grammar, safety, sglang_args
 from nccltune.emit.document import Document, Rule, Speculation, Variable
 from nccltune.emit.gain import decode_limit
-from nccltune.emit.header import facts, header_lines
+from nccltune.emit.header import facts, header_lines, same_set
 from nccltune.emit.minimal import MinimalSet, minimal_set
 from nccltune.emit.request import Options, Source
 from nccltune.emit.safety import Note
-from nccltune.emit.selection import Selection, against_base, decode_sizes, named_only, parse_objective, select
+from nccltune.emit.selection import (
+    Selection,
+    against_base,
+    named_only,
+    parse_objective,
+    select,
+    sizes_that_count,
+)
 from nccltune.errors import InputError, QualityError
 from nccltune.knobs import BASES, Version
 from nccltune.schemas.measurement import Measurement
@@ -32,7 +39,8 @@ def build(source: Source, options: Options) -> Document:
     )
     limit = decode_limit(source.bytes_per_token)
     chosen = _select(source, options)
-    reduced = minimal_set(source.fit, chosen.setting, decode_sizes(limit)) if source.fit is not None else None
+    ranges = sizes_that_count(parse_objective(options.objective), limit)
+    reduced = minimal_set(source.fit, chosen.setting, *ranges) if source.fit is not None else None
     env = {n: v for n, v in chosen.setting.env.items() if options.full or reduced is None or n in reduced.kept}
     if options.format == "tuner-plugin":
         return _per_size(source, options, env, target)
@@ -59,8 +67,7 @@ def _per_size(source: Source, options: Options, env: dict[str, str], target: Ver
         raise InputError(
             "a tuner policy needs a run", "its rules are the best choice per measured size", "give --run RUN"
         )
-    machine = source.manifest.machine if source.manifest else None
-    plan = plugin_plan(source.fit, inexpressible(env), ll128_by_default=safety.ll128_by_default(machine))
+    plan = plugin_plan(source.fit, inexpressible(env), ll128_by_default=_ll128_by_default(source, env))
     at_hand = target if options.nccl_version else source.nccl_at_hand
     notes = [*safety.version_notes(source.nccl_measured, at_hand), *safety.engine_notes(source.engine_path)]
     if target is not None and target < OLDEST_PLUGIN:
@@ -109,13 +116,33 @@ def _notes(
     if source.fit is not None:
         notes += safety.engine_notes(source.engine_path)
         notes += safety.prefill_notes(chosen.prefill, options.max_prefill_cost_percent, accepted=stated)
-    machine = source.manifest.machine if source.manifest else None
-    notes += safety.ll128_notes(env, machine, _of_setting(source.measurements, chosen, env))
+        notes += safety.decode_notes(chosen.decode)
+    notes += safety.name_notes(env)
+    notes += _collective_notes(source, env)
+    auto = _ll128_by_default(source, env)
+    notes += safety.ll128_notes(env, _of_setting(source.measurements, chosen, env), by_default=auto)
     notes += safety.grammar_notes(env, target)
     if source.manifest is not None and source.manifest.backend == "gloo":
         text = "measured with gloo between CPU processes, which reads no NCCL variable: this says nothing about NCCL"
         notes.append(Note("gloo", text, "scan on the GPU machine", hard=True))
     return notes
+
+
+def _ll128_by_default(source: Source, env: dict[str, str]) -> bool:
+    base = source.fit.base_env if source.fit else {}
+    return safety.ll128_by_default(source.manifest.machine if source.manifest else None, {**base, **env})
+
+
+def _collective_notes(source: Source, env: dict[str, str]) -> list[Note]:
+    """Refuse a set under which another collective of the engine failed when the scan confirmed it."""
+    found = source.manifest.options.get("confirmation") if source.manifest else None
+    if not found or not found["other_collectives"] or not same_set(found["env"], env):
+        return []
+    bad = {name: fault for name, fault in found["other_collectives"].items() if fault}
+    return [
+        Note("collectives", f"{name} fails under it: {fault}", "choose another setting", hard=True)
+        for name, fault in bad.items()
+    ]
 
 
 def _of_setting(measurements: list[Measurement], chosen: Selection, env: dict[str, str]) -> list[Measurement]:
@@ -169,7 +196,7 @@ def _variables(
         return ("SGLang sets it by itself" if base == "sglang" else f"part of the base '{base}'") + measured
 
     found = [Variable(n, value, why(n, value)) for n, value in sorted(base_env.items()) if n not in env]
-    ll128_auto = safety.ll128_by_default(source.manifest.machine if source.manifest else None)
+    ll128_auto = _ll128_by_default(source, env)
     for name, value in sorted(env.items()):
         comments = []
         if reduced is not None:

@@ -17,7 +17,7 @@ from nccltune.engine_path import EngineOptions, engine_allreduce_path
 from nccltune.errors import InputError, NccltuneError
 from nccltune.knobs import BASES, Version
 from nccltune.schemas.model import Model
-from nccltune.store import Run
+from nccltune.store import Run, write_text
 
 SCHEMA = "nccltune.emit"
 SCHEMA_VERSION = 1
@@ -116,6 +116,8 @@ def check_writable(path: Path, *, force: bool) -> None:
         raise InputError(f"{path} is a folder", "", "give a file name with -o")
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}", f"the folder {path.parent} does not exist", "make it first")
+    if path.exists() and not path.is_file():
+        return  # a device or a pipe: nothing in it to lose, and reading it could take forever
     if path.exists() and not force:
         try:
             with path.open("rb") as file:
@@ -165,19 +167,3 @@ def _write_folder(folder: Path, document: Document, policy: str) -> Document:
     write_text(folder / POLICY_FILE, policy)
     write_text(folder / ENV_FILE, env)
     return document
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file; a crash leaves the old one or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise NccltuneError(
-            f"cannot write {path}", error.strerror or str(error), "choose another place with -o"
-        ) from error

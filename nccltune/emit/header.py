@@ -5,7 +5,7 @@ import shlex
 from typing import Any
 
 from nccltune import __version__
-from nccltune.emit import formats, safety, sglang_args
+from nccltune.emit import formats, grammar, safety, sglang_args
 from nccltune.emit.document import MARK, WRITTEN_FOR, Document, Speculation
 from nccltune.emit.minimal import MinimalSet
 from nccltune.emit.request import Options, Source
@@ -55,11 +55,38 @@ def _setting_lines(source: Source, chosen: Selection, reduced: MinimalSet | None
         return lines
     lines.append(f"gain at decode: {chosen.decode or 'decode sizes were not measured with it'}")
     lines.append(f"at prefill: {chosen.prefill or 'prefill sizes were not measured'}")
+    lines += _confirmed(source, setting.env)
     if chosen.tied:
         lines.append(f"tied with it: {', '.join(chosen.tied)}")
     if reduced is not None and not full:
         lines += [f"left out: {name}={setting.env[name]} ({why})" for name, why in reduced.dropped.items()]
     return lines
+
+
+def _confirmed(source: Source, env: dict[str, str]) -> list[str]:
+    """One line when the scan confirmed this set in launches of its own."""
+    found = source.manifest.options.get("confirmation") if source.manifest else None
+    if not found or not found["num_launches"] or not same_set(found["env"], env):
+        return []
+    others = found["other_collectives"]
+    tail = (
+        ""
+        if others is None
+        else "; all-gather, reduce-scatter and broadcast " + ("give right data" if not any(others.values()) else "FAIL")
+    )
+    return [f"confirmed: {found['num_launches']} more launches of exactly this set, in turn with the base{tail}"]
+
+
+def same_set(a: dict[str, str], b: dict[str, str]) -> bool:
+    """Whether two sets are the same for an all-reduce, however their ALGO and PROTO lists are written."""
+    return _plain(a) == _plain(b)
+
+
+def _plain(env: dict[str, str]) -> dict[str, object]:
+    lists = {
+        n: tuple(grammar.read(n, v).of("AllReduce", grammar.TOKENS[n])) for n, v in env.items() if n in grammar.TOKENS
+    }
+    return {**env, **lists}
 
 
 def machine_line(source: Source) -> str:

@@ -34,18 +34,19 @@ class MinimalSet:
     """Kept without evidence of their own."""
 
 
-def minimal_set(fit: Fit, setting: Setting, where: Where = lambda _: True) -> MinimalSet:
-    """Split ``setting`` by the curves of ``fit`` at the sizes that ``where`` accepts.
+def minimal_set(fit: Fit, setting: Setting, *ranges: Where) -> MinimalSet:
+    """Split ``setting`` by the curves of ``fit`` over each of ``ranges`` of sizes (none given: all sizes as one).
 
-    A variable is dropped only when the set without it (and without all dropped before) was measured and is not
+    A variable is dropped only when the set without it (and without all dropped before) was measured and is in no range
     slower beyond noise than the full set, or when it cannot act on the protocol in use. So the set that remains has a
     measured curve of its own, or is the full set.
     """
     result = MinimalSet()
+    ranges = ranges or (lambda _: True,)
     full = entry_with(fit, setting.env)
     env = dict(setting.env)
     if full is not None:
-        while (drop := _next_drop(fit, setting.env, env, where)) is not None:
+        while (drop := _next_drop(fit, setting.env, env, ranges)) is not None:
             names, why = drop
             for name in names:
                 result.dropped[name] = why
@@ -56,7 +57,7 @@ def minimal_set(fit: Fit, setting: Setting, where: Where = lambda _: True) -> Mi
         )
         del env[name]
     for unit in _units(env):
-        evidence = _evidence(fit, env, setting.env, unit, where)
+        evidence = _evidence(fit, env, setting.env, unit, _union(ranges))
         for name in unit:
             result.kept[name] = evidence
             if evidence.gain is None:
@@ -78,8 +79,12 @@ def _without(env: dict[str, str], unit: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in unit}
 
 
+def _union(ranges: tuple[Where, ...]) -> Where:
+    return lambda size_bytes: any(where(size_bytes) for where in ranges)
+
+
 def _next_drop(
-    fit: Fit, whole: dict[str, str], env: dict[str, str], where: Where
+    fit: Fit, whole: dict[str, str], env: dict[str, str], ranges: tuple[Where, ...]
 ) -> tuple[tuple[str, ...], str] | None:
     """The unit whose loss costs least, if that loss is within noise of the whole set; None when each one counts."""
     full = entry_with(fit, whole)
@@ -87,8 +92,11 @@ def _next_drop(
     candidates = []
     for unit in _units(env):
         smaller = entry_with(fit, _without(env, unit))
-        own = compare(curve(fit, smaller), curve(fit, full), where) if smaller is not None else None
-        if own is not None and not own.is_gain:
+        if smaller is None:
+            continue
+        parts = [compare(curve(fit, smaller), curve(fit, full), where) for where in ranges]
+        own = compare(curve(fit, smaller), curve(fit, full), _union(ranges))
+        if own is not None and not any(part is not None and part.is_gain for part in parts):
             candidates.append((own.percent, unit, own))
     if not candidates:
         return None

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from nccltune.emit.gain import Gain
 from nccltune.emit.grammar import PREFIXES, names_ll128
-from nccltune.knobs import Version
+from nccltune.knobs import KNOBS, Version, nearest
 from nccltune.schemas.machine import Machine
 from nccltune.schemas.measurement import Measurement
 
@@ -56,18 +56,40 @@ def prefill_notes(prefill: Gain | None, max_cost_percent: float, *, accepted: bo
     return []
 
 
-def ll128_by_default(machine: Machine | None) -> bool:
-    """Tell whether NCCL enables LL128 by itself here: all GPUs joined by NVLink (src/graph/tuning.cc)."""
-    if machine is None or len(machine.gpu_links) < 2:
+def decode_notes(decode: Gain | None) -> list[Note]:
+    """Decode sizes, which the tool is about, become slower beyond noise."""
+    if decode is None or not decode.is_loss:
+        return []
+    return [Note("decode-cost", f"decode sizes pay for it: {decode}", "use it for prefill workers only")]
+
+
+def name_notes(env: dict[str, str]) -> list[Note]:
+    """Names one slip away from a variable of NCCL: they have no effect."""
+    slips = {name: nearest(name) for name in env if name not in KNOBS}
+    return [
+        Note("unknown-variable", f"{name} is no NCCL variable: it has no effect", f"did you mean {close}?")
+        for name, close in slips.items()
+        if close
+    ]
+
+
+def ll128_by_default(machine: Machine | None, env: dict[str, str] | None = None) -> bool:
+    """Tell whether NCCL enables LL128 by itself here: all GPUs joined by NVLink (src/graph/tuning.cc).
+
+    Under an ``env`` that turns peer access off the way leads through host memory, whatever the links are.
+    """
+    env = env or {}
+    no_peer_access = env.get("NCCL_P2P_DISABLE", "0") != "0" or env.get("NCCL_P2P_LEVEL", "").upper() in ("LOC", "0")
+    if machine is None or len(machine.gpu_links) < 2 or no_peer_access:
         return False
     pairs = [link for row, others in machine.gpu_links.items() for column, link in others.items() if row != column]
     return bool(pairs) and all(link.startswith("NV") for link in pairs)
 
 
-def ll128_notes(env: dict[str, str], machine: Machine | None, measurements: list[Measurement]) -> list[Note]:
+def ll128_notes(env: dict[str, str], measurements: list[Measurement], *, by_default: bool) -> list[Note]:
     """LL128 forced where NCCL keeps it off, without many passed data checks: silent corruption is possible."""
     value = env.get("NCCL_PROTO")
-    if value is None or not names_ll128(value) or ll128_by_default(machine):
+    if value is None or not names_ll128(value) or by_default:
         return []
     mine = [m for m in measurements if m.setting.env == env]
     wrong = sum(1 for m in mine if m.num_wrong)

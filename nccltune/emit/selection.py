@@ -101,6 +101,12 @@ def prefill_sizes(limit: int) -> Where:
     return lambda size_bytes: size_bytes > limit
 
 
+def sizes_that_count(objective: Objective, limit: int) -> list[Where]:
+    """Return the ranges of sizes that have a weight under ``objective``."""
+    weights = ((decode_sizes(limit), objective.decode_weight), (prefill_sizes(limit), 1 - objective.decode_weight))
+    return [where for where, weight in weights if weight > 0]
+
+
 def _best(fit: Fit, objective: Objective, limit: int) -> Selection:
     if objective.decode_weight == 1:
         return _best_at_decode(fit, limit)

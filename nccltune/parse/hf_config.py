@@ -9,7 +9,7 @@ from nccltune.parse.hf_fields import Fields, text_part, validated
 from nccltune.parse.hf_layers import attention_fields, read_moe, split_layers
 from nccltune.parse.hf_quantization import quantization_from_config
 from nccltune.parse.toml_writer import to_toml
-from nccltune.schemas.model import Drafter, Model
+from nccltune.schemas.model import MAX_LAYERS, Drafter, Model
 
 __all__ = ["check_fits", "drafter_from_config", "looks_like_drafter", "model_from_config", "read_config", "to_toml"]
 
@@ -73,6 +73,8 @@ def model_from_config(document: object, *, name: str, source: str, title: str = 
     _refuse_unsupported(fields)
     model_type = fields.text("model_type")
     num_layers = fields.required("num_hidden_layers", "n_layer", "num_layers")
+    if num_layers > MAX_LAYERS:  # layers are listed one by one below
+        raise InputError(f"{num_layers} layers are not possible", f"the largest models have some hundred; at most {MAX_LAYERS} are read", "correct the file")  # fmt: skip
     hidden_size = fields.required("hidden_size", "n_embd", "d_model")
     vocab_size = fields.required("vocab_size", "padded_vocab_size")
     moe = read_moe(fields, model_type, num_layers)

@@ -6,7 +6,9 @@ from pydantic import Field, model_validator
 
 from nccltune.schemas.common import Strict
 
-# Bytes per stored weight, block scales included (costmodel.md section B: fp8 with one fp32 scale per 128x128 block,
+# Far above any published model; beyond them a file is broken, and tables of one entry each would fill the memory.
+MAX_LAYERS, MAX_EXPERTS = 10_000, 65_536
+# Bytes per stored weight, block scales included (fp8 with one fp32 scale per 128x128 block,
 # int4 with a bf16 scale per 32, nvfp4 with an fp8 scale per 16, mxfp4 with a one-byte scale per 32).
 BYTES_PER_WEIGHT: dict[str, float] = {
     "bf16": 2.0,
@@ -73,8 +75,8 @@ class Attention(Strict):
 class Moe(Strict):
     """Mixture-of-experts layers."""
 
-    num_layers: int = Field(gt=0)
-    num_experts: int = Field(gt=0)
+    num_layers: int = Field(gt=0, le=MAX_LAYERS)
+    num_experts: int = Field(gt=0, le=MAX_EXPERTS)
     top_k: int = Field(gt=0)
     intermediate_size: int = Field(gt=0)
     num_shared_experts: int = Field(default=0, ge=0)
@@ -127,7 +129,7 @@ class Model(Strict):
     aliases: list[str] = Field(default_factory=list)
     """Hugging Face names and other spellings that find this file."""
     hf_architecture: str = ""
-    num_layers: int = Field(gt=0)
+    num_layers: int = Field(gt=0, le=MAX_LAYERS)
     hidden_size: int = Field(gt=0)
     vocab_size: int = Field(gt=0)
     num_dense_layers: int = Field(default=0, ge=0)
@@ -177,7 +179,7 @@ class Drafter(Strict):
     aliases: list[str] = Field(default_factory=list)
     target: str
     """Name of the target model's file."""
-    num_layers: int = 1
+    num_layers: int = Field(default=1, gt=0, le=MAX_LAYERS)
     hidden_size: int = Field(gt=0)
     target_hidden_size: int = Field(gt=0)
     num_fused_layers: int = 3

@@ -48,6 +48,7 @@ class FakeSession:
     seed: int = 0
     resolutions: dict[str, Resolution] = field(default_factory=dict)
     wrong: set[tuple[str, int]] = field(default_factory=set)
+    faults: dict[str, str] = field(default_factory=lambda: {"all_gather": "", "reduce_scatter": "", "broadcast": ""})
     calls: list[tuple[str, str]] = field(default_factory=list)
     """(what, setting id) in order."""
 
@@ -89,6 +90,11 @@ class FakeSession:
         self._call("measure", comm.opened, size_bytes)
         noise = 1 + self.sampling_noise * self._rng.standard_normal(NUM_SAMPLES)
         return Samples(self.time_us(comm.opened, size_bytes) * comm.factor * noise, None, "max_replays")
+
+    def others(self, comm: Any, size_bytes: int) -> dict[str, str]:
+        """Faults of the other collectives."""
+        self._call("others", comm.opened, size_bytes)
+        return self.faults
 
     def close(self, comm: Any, *, abort: bool = False) -> None:
         """Leave a communicator."""

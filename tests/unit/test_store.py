@@ -183,6 +183,7 @@ def test_a_full_disk_is_a_clear_error_and_what_was_written_stays(run, monkeypatc
     run.append([measured()])
     with monkeypatch.context() as patch:
         patch.setattr(store.os, "fsync", full)
+        patch.setattr(store, "SYNC_EVERY_S", 0.0)
         with pytest.raises(NccltuneError) as caught:
             run.append([measured(2048)])
         assert caught.value.lines() == [
