@@ -155,6 +155,23 @@ def predict(
     return prediction.predict(question, draft_tokens, batch, acceptance, shape=shape, explain=explain)
 
 
+def write_adaptive_config(prediction: Prediction, path: str | Path) -> None:
+    """Write the prediction's ladder as the file of SGLang's ``--speculative-adaptive-config``.
+
+    Keys are batch sizes, each with the draft-step counts worth having there (0: plain decode); a batch takes the largest
+    key below it. Raises NoBasisError when no acceptance is known, because then no count is better than another.
+    """
+    from nccltune.errors import NoBasisError
+    from nccltune.store import write_json
+
+    if not prediction.adaptive_config:
+        raise NoBasisError(
+            "there is no ladder to write", "the best draft-token count needs an acceptance, and none is known",
+            "give --accept-length, --accept-rates or --accept-log",
+        )  # fmt: skip
+    write_json(Path(path), dict(prediction.adaptive_config))
+
+
 def calibrate(
     model: str,
     points: str | Path | Sequence[str] | Sequence[Point],

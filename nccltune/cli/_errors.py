@@ -36,6 +36,15 @@ def run(command: click.Command, argv: list[str] | None = None) -> int:
         # The reader (head, less) went away: not an error of ours. Keep Python from flushing into the dead pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
+    except OSError as error:
+        # A path too long, a loop of links, a folder without permission, a full disk: the machine's word, no bug of ours.
+        if debug:
+            traceback.print_exc()
+        place = f"cannot use {error.filename}" if error.filename is not None else "the operating system refused"
+        _say(
+            f"Error: {place}\n  why: {error.strerror or error}\n  do:  check the path; --debug shows where it happened"
+        )
+        return EXIT_FAILED
     except Exception as error:
         if debug:
             traceback.print_exc()

@@ -1,9 +1,22 @@
 """Option groups shared by commands, each written once."""
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+
+
+class FiniteRange(click.FloatRange):
+    """A number within bounds; unlike click's own, nan (which passes every comparison) and inf are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; fails with a usage error."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

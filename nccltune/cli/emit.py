@@ -36,7 +36,7 @@ from nccltune.emit import formats
 )
 @click.option(
     "--max-prefill-cost",
-    type=click.FloatRange(min=0),
+    type=_options.FiniteRange(min=0),
     default=10.0,
     show_default=True,
     metavar="PERCENT",

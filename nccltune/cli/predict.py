@@ -66,12 +66,19 @@ from nccltune.cli import _console, _options, _prediction
     help="Candidates per draft step; above 1 a tree.",
 )
 @click.option("--num-steps", type=click.IntRange(1, 64), help="Draft steps of a tree (a chain has draft tokens - 1).")
+@click.option(
+    "--adaptive-config",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write the ladder per batch size for SGLang's --speculative-adaptive-config.",
+)
 @click.option("--explain", is_flag=True, help="Every term of one row with its parameter and source.")
 @_options.common
 def command(
     draft_tokens: str,
     batch: str,
     accept_rates: str | None,
+    adaptive_config: str | None,
     as_json: bool,
     quiet: bool,
     debug: bool,  # noqa: ARG001 - read by the error handler
@@ -88,6 +95,7 @@ def command(
     nccltune predict --draft-tokens 1-8 --run run --accept-rates 0.62,0.41,0.27
     nccltune predict --draft-tokens 1-8 --batch 1,4,16 --accept-log server.log --json
     nccltune predict --draft-tokens 4 --setting base --explain
+    nccltune predict --draft-tokens 1-6 --batch 1,8,32 --adaptive-config adaptive.json
     """
     from nccltune import api
     from nccltune.costmodel.acceptance_input import parse_rates, parse_tree_rates
@@ -101,6 +109,8 @@ def command(
         tree_rates=parse_tree_rates(accept_rates) if accept_rates is not None and by_rank else None,
         **options,
     )
+    if adaptive_config is not None:
+        api.write_adaptive_config(found, adaptive_config)
     if as_json:
         _console.print_json({"schema": "nccltune.prediction", **found.model_dump(mode="json")})
     else:

@@ -85,7 +85,7 @@ TIMINGS = ("in-forward", "back-to-back", "eager")
 )
 @click.option(
     "--noise",
-    type=click.FloatRange(0.01, 50),
+    type=_options.FiniteRange(0.01, 50),
     default=1.0,
     show_default=True,
     help="Stop a case when its 90% interval is within this many percent.",
@@ -93,7 +93,7 @@ TIMINGS = ("in-forward", "back-to-back", "eager")
 @click.option("--time-budget", default=None, help="Stop after so long, for example 10m; what is done is kept.")
 @click.option(
     "--case-timeout",
-    type=click.FloatRange(1, 3600),
+    type=_options.FiniteRange(1, 3600),
     default=60.0,
     show_default=True,
     help="Seconds before a silent rank counts as hung.",

@@ -32,7 +32,7 @@ def command() -> None:
 )
 @click.option(
     "--tolerance",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_options.FiniteRange(min=0, min_open=True),
     default=5.0,
     show_default=True,
     metavar="PERCENT",
@@ -171,7 +171,7 @@ def trace(
 )
 @click.option(
     "--simulate-accept-length",
-    type=click.FloatRange(min=1),
+    type=_options.FiniteRange(min=1),
     metavar="X",
     help="Fix the accept length (bonus included): validates times, not acceptance.",
 )
@@ -211,7 +211,7 @@ def trace(
 )
 @click.option(
     "--tolerance",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_options.FiniteRange(min=0, min_open=True),
     default=5.0,
     show_default=True,
     metavar="PERCENT",

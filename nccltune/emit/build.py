@@ -119,8 +119,9 @@ def _notes(
         notes += safety.decode_notes(chosen.decode)
     notes += safety.name_notes(env)
     notes += _collective_notes(source, env)
-    auto = _ll128_by_default(source, env)
-    notes += safety.ll128_notes(env, _of_setting(source.measurements, chosen, env), by_default=auto)
+    machine = source.manifest.machine if source.manifest else None
+    base = source.fit.base_env if source.fit else {}
+    notes += safety.ll128_notes(env, machine, _of_setting(source.measurements, chosen, env), base)
     notes += safety.grammar_notes(env, target)
     if source.manifest is not None and source.manifest.backend == "gloo":
         text = "measured with gloo between CPU processes, which reads no NCCL variable: this says nothing about NCCL"

@@ -86,10 +86,12 @@ def ll128_by_default(machine: Machine | None, env: dict[str, str] | None = None)
     return bool(pairs) and all(link.startswith("NV") for link in pairs)
 
 
-def ll128_notes(env: dict[str, str], measurements: list[Measurement], *, by_default: bool) -> list[Note]:
-    """LL128 forced where NCCL keeps it off, without many passed data checks: silent corruption is possible."""
+def ll128_notes(
+    env: dict[str, str], machine: Machine | None, measurements: list[Measurement], base: dict[str, str] | None = None
+) -> list[Note]:
+    """LL128 forced where NCCL (under ``base``) keeps it off, without many passed data checks: corruption is possible."""
     value = env.get("NCCL_PROTO")
-    if value is None or not names_ll128(value) or by_default:
+    if value is None or not names_ll128(value) or ll128_by_default(machine, {**(base or {}), **env}):
         return []
     mine = [m for m in measurements if m.setting.env == env]
     wrong = sum(1 for m in mine if m.num_wrong)
@@ -99,7 +101,7 @@ def ll128_notes(env: dict[str, str], measurements: list[Measurement], *, by_defa
         return [Note("ll128", f"LL128 gave wrong data in {wrong} cases of this run", "do not use it here", hard=True)]
     if passed >= LL128_MIN_CHECKS:
         return [Note("ll128-forced", f"forces LL128 where NCCL keeps it off; the data check passed {passed} times")]
-    text = f"NCCL_PROTO={value} forces LL128 where NCCL keeps it off (no NVLink between all GPUs), and only {passed} data checks passed"
+    text = f"NCCL_PROTO={value} forces LL128 where NCCL keeps it off (no NVLink in use between all GPUs), and only {passed} data checks passed"
     return [Note("ll128", text, f"measure with at least {LL128_MIN_CHECKS} checks, or use LL or Simple", hard=True)]
 
 

@@ -17,7 +17,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 SCHEMA = "nccltune.import"
 SCHEMA_VERSION = 1
 
-_MAX_BYTES = 1 << 30
+_MAX_BYTES = 1 << 28
 # In this order: a report may hold NCCL's log, and so may an engine's log.
 _SIGNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     (
@@ -92,9 +92,11 @@ def read_text(path: Path) -> str:
     try:
         if path.is_dir():
             raise InputError(f"{path} is a folder", "", "give a file")
-        if path.stat().st_size > _MAX_BYTES:
-            raise InputError(f"{path} is larger than 1 GiB", "", "cut out the part that matters")
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            # A pipe or a device tells no size: what counts is what comes out.
+            data = file.read(_MAX_BYTES + 1) if path.stat().st_size <= _MAX_BYTES else None
+        if data is None or len(data) > _MAX_BYTES:
+            raise InputError(f"{path} is larger than {_MAX_BYTES >> 20} MiB", "", "cut out the part that matters")
     except FileNotFoundError:
         raise InputError(f"{path} does not exist", "", "check the path") from None
     except OSError as error:

@@ -7,9 +7,9 @@ from nccltune.parse.bounded import bound_lines
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\r(?!\n)")
 _STAMP = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
-# What mpirun --tag-output, srun --label, torchrun, pdsh, docker compose, kubectl, ts and mail put in front of a line.
+# What mpirun --tag-output, srun --label, torchrun, pdsh, docker compose, kubectl, ts, journalctl and mail put in front of a line.
 _PREFIX = re.compile(
-    rf"(?:\[\d+,\d+\]<std\w+>:\s?|\[(?:\s?\d+|[^\]\s]{{1,80}})\]:?(?=\s|#|$)|\d+:(?=\s)|{_STAMP}\s+|\[{_STAMP}\]\s*"
+    rf"(?:[A-Z][a-z]{{2}}\s+\d+\s\d\d:\d\d:\d\d\s\S+\s[^\s\[:]+(?:\[\d+\])?:\s|\[\d+,\d+\]<std\w+>:\s?|\[(?:\s?\d+|[^\]\s]{{1,80}})\]:?(?=\s|#|$)|\d+:(?=\s)|{_STAMP}\s+|\[{_STAMP}\]\s*"
     r"|std(?:out|err)\s[FP]\s|[A-Za-z][\w.-]*\s+\|\s|>\s?|[A-Za-z][\w.-]*:\s(?=\s*#|\s*\d+\s+\d+\s+[a-z]))"
 )
 _TRAILING_STAMP = re.compile(rf"\s+{_STAMP}\s*$")

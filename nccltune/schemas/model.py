@@ -58,6 +58,8 @@ class Attention(Strict):
     def _complete(self) -> Self:
         if self.kind == "gqa" and not (self.num_kv_heads and self.head_dim):
             raise ValueError("gqa attention needs num_kv_heads and head_dim")
+        if self.kind == "gqa" and self.num_kv_heads > self.num_heads:
+            raise ValueError(f"num_kv_heads = {self.num_kv_heads} is more than num_heads = {self.num_heads}")
         if self.kind == "mla" and not (self.kv_lora_rank and self.qk_nope_head_dim and self.v_head_dim):
             raise ValueError("mla attention needs kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim and v_head_dim")
         if self.num_windowed_layers and not self.sliding_window:

@@ -121,3 +121,24 @@ def test_predicting_loads_none_of_the_heavy_packages():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip().endswith("[]")
+
+
+def test_the_ladder_is_written_for_sglang(capsys, tmp_path):
+    """sglang.md section 4: an object of batch sizes, each with candidate_steps of whole numbers from 0."""
+    path = tmp_path / "adaptive.json"
+    code, _, _ = invoke(capsys, "--draft-tokens", "1-6", "--batch", "1,8,32", "--adaptive-config", str(path), "-q")
+    ladder = json.loads(path.read_text())
+    assert code == 0
+    assert list(ladder) == ["1", "8", "32"]
+    for entry in ladder.values():
+        assert entry["candidate_steps"] == sorted(set(entry["candidate_steps"]))
+        assert all(isinstance(n, int) and 0 <= n <= 5 for n in entry["candidate_steps"])
+
+
+def test_no_ladder_is_written_without_an_acceptance(capsys, tmp_path):
+    path = tmp_path / "adaptive.json"
+    arguments = ("--draft-tokens", "1-3", "--model", "qwen3-30b-a3b", "--topology", "h200-x2", "--ranks", "2")
+    code, _, err = invoke(capsys, *arguments, "--adaptive-config", str(path))
+    assert code == 3
+    assert not path.exists()
+    assert "--accept-length" in err
