@@ -115,9 +115,9 @@ def check(file: str | Path, *, format: str = "auto", nccl_version: str | None = 
 
 
 def predict(
-    draft_tokens: Sequence[int],
+    draft_tokens: int | Sequence[int],
     *,
-    batch: Sequence[int] = (1,),
+    batch: int | Sequence[int] = (1,),
     model: str | None = None,
     drafter: str | None = None,
     topology: str | None = None,
@@ -146,13 +146,15 @@ def predict(
     from nccltune.costmodel.basis import Question
     from nccltune.costmodel.tree import Shape
 
+    widths = [draft_tokens] if isinstance(draft_tokens, int) else list(draft_tokens)
+    batches = [batch] if isinstance(batch, int) else list(batch)
     shape = Shape(topk, num_steps)
     acceptance = resolve_acceptance(
         accept_length=accept_length, accept_rates=accept_rates, accept_kind=accept_kind, tree_rates=tree_rates,
-        accept_log=Path(accept_log) if accept_log else None, accept_steps=accept_steps, draft_tokens=draft_tokens, shape=shape,
+        accept_log=Path(accept_log) if accept_log else None, accept_steps=accept_steps, draft_tokens=widths, shape=shape,
     )  # fmt: skip
     question = Question(model, drafter, topology, Path(run) if run else None, profile, setting, ranks, quant, context)
-    return prediction.predict(question, draft_tokens, batch, acceptance, shape=shape, explain=explain)
+    return prediction.predict(question, widths, batches, acceptance, shape=shape, explain=explain)
 
 
 def write_adaptive_config(prediction: Prediction, path: str | Path) -> None:

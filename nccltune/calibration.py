@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nccltune import registry
-from nccltune.costmodel.basis import DEFAULT_CONTEXT
+from nccltune.costmodel.basis import DEFAULT_CONTEXT, check_drafter
 from nccltune.costmodel.comm import Comm, fit_comm, to_setting_fit, topology_comm
 from nccltune.costmodel.fitting import Calibration, calibrate_points, context_of
 from nccltune.costmodel.posterior import NOISE, SPREAD
@@ -91,6 +91,8 @@ def make_profile(
     points = [_named(p, known or {}) for p in points]
     drafter_name = request.drafter or model.default_drafter
     drafter = registry.load_drafter(drafter_name) if drafter_name else None
+    if drafter is not None:
+        check_drafter(drafter, model)
     system = System(model, drafter, ranks, topology.gpu.memory_bandwidth_bytes_per_s, comm.curves, reference, comm.basis)  # fmt: skip
     found = calibrate_points(system, points, request.context)
     posterior, seen = found.posterior, found.posterior.seen

@@ -191,6 +191,10 @@ def refusals(env: dict[str, str]) -> list[Rejected]:
                     message=f"outside {low}..{high}: NCCL clamps it",
                 )
             )
+    for name, low in (("NCCL_MIN_NCHANNELS", 0), ("NCCL_MAX_NCHANNELS", 1)):
+        if name in env and read_integer(env[name]) < low:
+            message = f"below {low}: NCCL takes it for {low}"
+            found.append(Rejected(variable=name, requested=env[name], in_force=str(low), message=message))
     level = env.get("NCCL_P2P_LEVEL")
     if level is not None and level.upper() not in P2P_LEVELS and level not in "012345":
         found.append(

@@ -12,6 +12,7 @@ from typing import IO, Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
+from nccltune import run_lock
 from nccltune.errors import InputError, NccltuneError
 from nccltune.methods import NCCL
 from nccltune.schemas import fit as fit_schema
@@ -139,6 +140,8 @@ class Run:
         """Change manifest fields (status, finished_at, notes) and write it."""
         self.manifest = self.manifest.model_copy(update=fields)
         self.save()
+        if self.manifest.status != "running":
+            run_lock.release(self.path)
 
     def append(self, measurements: Iterable[Measurement]) -> None:
         """Append finished cases; a cut last line of an earlier crash is ended first.
@@ -152,6 +155,7 @@ class Run:
                 f"{MEASUREMENTS}.gz is a finished run",
                 f"unpack it first: gunzip {MEASUREMENTS}.gz",
             )
+        run_lock.take(self.path)
         path = self.path / MEASUREMENTS
         lines = "".join(
             json.dumps({**_HEADER, **m.model_dump(mode="json", exclude_defaults=True)})
@@ -215,7 +219,7 @@ class Run:
         where = f"{self.path / MEASUREMENTS}:{number}"
         try:
             document = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if line.startswith(_CUT_START) or _CUT_START.startswith(line):
                 self.num_cut_lines += 1
                 return None

@@ -1,6 +1,7 @@
 """Where output goes: stdout holds the answer, stderr everything else. Colour only on a terminal without NO_COLOR."""
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -45,11 +46,13 @@ def table(title: str, columns: list[tuple[str, str]], rows: list[list[str]]) -> 
 
 
 def _console(is_terminal: bool, *, stderr: bool, quiet: bool = False) -> Console:
+    plain = bool(os.environ.get("NO_COLOR"))  # rich alone would still send bold and faint
     return Console(
         stderr=stderr,
         quiet=quiet,
         highlight=False,
         emoji=False,
+        color_system=None if plain else "auto",
         width=None if is_terminal else _PIPED_WIDTH,
         soft_wrap=False,
     )

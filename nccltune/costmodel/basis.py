@@ -70,6 +70,9 @@ class Basis:
 
 def resolve(question: Question) -> Basis:
     """Look everything up; raises InputError for what does not fit together."""
+    for what, number, least in (("context", question.context, 0), ("ranks", question.ranks, 1)):
+        if number is not None and (not isinstance(number, int) or number < least):
+            raise InputError(f"{what} {number} is not possible", f"a whole number of at least {least} was expected", "correct it")  # fmt: skip
     run = Run.load(question.run) if question.run else None
     fit = _fit_of(run) if run else None
     profile, shipped = _profile(question, run)
@@ -93,9 +96,10 @@ def resolve(question: Question) -> Basis:
         profile = None  # kernels and bandwidth shares of another GPU say less than the priors do
     whole = direct and profile is not None and (fit is None or profile.run_id == fit.run_id)
     comm = _comm(fit, profile if direct else None, topology, ranks, what_if)
-    if run is not None and run.manifest.machine.topology not in (None, topology.name):
-        what_if.append(f"machine {topology.name} (run: {run.manifest.machine.topology})")
-        comm = _borrowed(comm, registry.load_topology(str(run.manifest.machine.topology)), topology)
+    measured_on = run.manifest.machine.topology if run else None
+    if measured_on not in (None, topology.name):
+        what_if.append(f"machine {topology.name} (run: {measured_on})")
+        comm = _borrowed(comm, str(measured_on), topology)
     setting = _setting(question.setting, fit, profile if direct else None, comm)
     reference = profile.reference_setting if profile and whole else ("base" if "base" in comm.curves else next(iter(comm.curves), "base"))  # fmt: skip
     priced_model = with_quantization(model, question.quant) if question.quant else model
@@ -160,13 +164,18 @@ def _drafter(question: Question, model: Model, profile: Profile | None) -> Draft
     if not name:
         return None
     drafter = registry.load_drafter(name)
+    check_drafter(drafter, model)
+    return drafter
+
+
+def check_drafter(drafter: Drafter, model: Model) -> None:
+    """Raise InputError for a drafter that reads hidden states of another width than the model's."""
     if drafter.target_hidden_size != model.hidden_size:
         raise InputError(
             f"drafter {drafter.name} does not fit {model.name}",
             f"it reads hidden states of {drafter.target_hidden_size}, the model has {model.hidden_size}",
             f"choose a drafter of {model.name}, or leave --drafter out",
         )
-    return drafter
 
 
 def _applies(
@@ -200,12 +209,16 @@ def _comm(fit: Fit | None, profile: Profile | None, topology: Topology, ranks: i
     return comm_room.topology_comm(topology, ranks)
 
 
-def _borrowed(comm: Comm, measured: Topology, topology: Topology) -> Comm:
+def _borrowed(comm: Comm, measured_on: str, topology: Topology) -> Comm:
     """Communication of a run taken over to another machine: extrapolated and wide if its GPUs or links differ."""
-    if (measured.gpu.name, measured.links.kind) == (topology.gpu.name, topology.links.kind):
+    try:
+        measured = registry.load_topology(measured_on)
+    except InputError:  # a machine file that was left where the run was made
+        measured = None
+    if measured and (measured.gpu.name, measured.links.kind) == (topology.gpu.name, topology.links.kind):
         return comm
     curves = {n: replace(c, point_source=weakest(c.point_source, "extrapolated")) for n, c in comm.curves.items()}
-    return Comm(curves, "analytic", f"{comm.note}, taken over from {measured.title}")
+    return Comm(curves, "analytic", f"{comm.note}, taken over from {measured_on}")
 
 
 def _setting(asked: str | None, fit: Fit | None, profile: Profile | None, comm: Comm) -> Setting:
@@ -218,6 +231,8 @@ def _setting(asked: str | None, fit: Fit | None, profile: Profile | None, comm: 
         best = profile.best_setting if profile else "base"
     known.setdefault("base", BASE)
     if asked in (None, "", "best"):
+        if best not in known:
+            raise InputError(f"the fit calls '{best}' the best, but does not hold it", "fit.json was edited or is of another run", "fit the run again: nccltune fit RUN")  # fmt: skip
         return known[best]
     found = find_setting(str(asked), known)
     members = [s for s in fit.settings if s.timing == fit.timing and s.setting.id == found.id] if fit else []

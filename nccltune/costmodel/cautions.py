@@ -39,6 +39,8 @@ def cautions(case: Case) -> list[str]:
         found.append(f"no engine point of {system.model.title} on this machine: compute is analytic and wide; add one with 'nccltune calibrate --point decode:1:MS'")  # fmt: skip
     if fit is not None and profile is not None and not case.direct:
         found.append(f"compute parameters are those of profile {profile.name}, carried over and widened")
+    if fit is not None and profile is not None and case.direct and profile.run_id != fit.run_id:
+        found.append(f"the points of profile {profile.name} were taken without this run (theirs: {profile.run_id or 'none'}): its communication takes the place of theirs")  # fmt: skip
     if setting.name in system.inferred([setting.name]):
         calibrated = case.direct and fit is None and any(p.name == f"setting:{setting.name}" for p in (profile.parameters if profile else []))  # fmt: skip
         found.append(

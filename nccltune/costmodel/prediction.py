@@ -114,7 +114,9 @@ def profile_acceptance(basis: Basis) -> Acceptance | None:
 
 
 def _checked(draft_tokens: Sequence[int], batch_sizes: Sequence[int]) -> tuple[list[int], list[int]]:
-    widths, batches = sorted({1, *draft_tokens}), list(dict.fromkeys(batch_sizes))
+    if any(int(n) != n for n in (*draft_tokens, *batch_sizes)):
+        raise InputError("draft tokens and batch sizes are whole numbers", "", "write for example --draft-tokens 1-8 --batch 1,4")  # fmt: skip
+    widths, batches = sorted({1, *(int(d) for d in draft_tokens)}), list(dict.fromkeys(int(b) for b in batch_sizes))
     if not draft_tokens or min(draft_tokens) < 1 or max(widths) > MAX_DRAFT_TOKENS:
         raise InputError(f"draft tokens must lie between 1 and {MAX_DRAFT_TOKENS}", "1 is plain decode", "write for example --draft-tokens 1-8")  # fmt: skip
     if not batches or min(batches) < 1 or max(batches) > MAX_BATCH:

@@ -12,6 +12,8 @@ from nccltune.schemas.common import SOURCES
 MEASURED, INTERPOLATED, EXTRAPOLATED, ANALYTIC, ASSUMED = range(len(SOURCES))
 # A parameter whose spread fell to this share of its prior's has been learned from the points.
 _LEARNED = 0.7
+# Contexts this close are the same for a decode time: a request's own grows while it is measured.
+_NEAR = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def _coverage(priced: Priced, setting_ids: dict[str, int], phase: str) -> Source
             if not mine.any() or not here.any():
                 continue
             tokens, context = points.num_tokens[mine], points.context_tokens[mine]
-            near = (rows.context_tokens <= 2 * context.max()) & (2 * rows.context_tokens >= context.min())
+            near = (rows.context_tokens <= _NEAR * context.max()) & (_NEAR * rows.context_tokens >= context.min())
             inside = here & near & (rows.num_tokens >= tokens.min()) & (rows.num_tokens <= tokens.max())
             result[inside] = INTERPOLATED
             exact = np.zeros(len(rows), dtype=bool)

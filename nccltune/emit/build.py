@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 
 from nccltune.emit import grammar, safety, sglang_args
-from nccltune.emit.document import Document, Rule, Speculation, Variable
+from nccltune.emit.document import HOLDS, Document, Rule, Speculation, Variable
 from nccltune.emit.gain import decode_limit
 from nccltune.emit.header import facts, header_lines, same_set
 from nccltune.emit.minimal import MinimalSet, minimal_set
@@ -48,9 +48,12 @@ def build(source: Source, options: Options) -> Document:
     notes = _notes(source, options, chosen, env, target)
     _refuse(notes, options)
     rules, rule_notes = _rules(source, options)
+    variables = tuple(_variables(source, options, env, reduced, target))
+    first, *lines = header_lines(source, options, chosen, reduced, target, spec)
+    holds = f"{HOLDS}{len(rules) or len(variables)} {'rules' if rules else 'variables'}"
     return Document(
-        variables=tuple(_variables(source, options, env, reduced, target)),
-        header=tuple(header_lines(source, options, chosen, reduced, target, spec)),
+        variables=variables,
+        header=(first, holds, *lines),
         speculation=spec,
         engine_flags=options.engine_flags,
         rules=tuple(rules),

@@ -10,6 +10,8 @@ _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 MARK = "nccltune emit"
 """First words of every file written here: what 'emit -o' looks for before it replaces a file."""
 
+HOLDS = "holds: "
+"""Header line that tells 'check' how many variables or rules the whole file has."""
 WRITTEN_FOR = "written for: NCCL "
 """Header line that 'check' reads the NCCL version from."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from nccltune.emit import formats
 from nccltune.emit.detect import PLAIN, PLAIN_READERS, detect
-from nccltune.emit.document import MARK, WRITTEN_FOR
+from nccltune.emit.document import HOLDS, MARK, WRITTEN_FOR
 from nccltune.emit.findings import Finding, Reading
 from nccltune.emit.grammar import parse_version
 from nccltune.emit.overrides import against_environment, against_process, conf_values
@@ -72,7 +72,7 @@ def check_file(path: str, form: str = "auto", version: Version | None = None, pi
     version = version or written_for(text)
     chosen = detect(path, text) if form == "auto" else form
     reading = _read(chosen, text)
-    findings = [*_bytes(raw, text, chosen), *reading.findings]
+    findings = [*_bytes(raw, text, chosen), *reading.findings, *_missing(text, reading)]
     if not reading.entries and not findings:
         findings.append(Finding("warning", "nothing", "the file sets no variable"))
     if chosen not in (*formats.RULE_NAMES, "sglang-args"):
@@ -227,6 +227,15 @@ def _bytes(raw: bytes, text: str, form: str) -> list[Finding]:
                 )
             )
     return found
+
+
+def _missing(text: str, reading: Reading) -> list[Finding]:
+    """A file of ours that holds less than its header says was cut, by a full disk or a copy that broke off."""
+    match = re.search(rf"{HOLDS}(\d+) (variables|rules)", text[:8000]) if MARK in text[:8000] else None
+    if match is None or len(reading.entries) >= int(match[1]) or any(f.code == "unreadable" for f in reading.findings):
+        return []
+    message = f"its header says that it holds {match[1]} {match[2]}, {len(reading.entries)} can be read: it was cut"
+    return [Finding("problem", "cut", message, "make it again; where a line was removed on purpose, correct 'holds:'")]
 
 
 def _duplicates(reading: Reading) -> list[Finding]:

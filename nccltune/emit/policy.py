@@ -38,6 +38,8 @@ def rules(fit: Fit) -> tuple[list[Rule], list[str]]:
         notes.append(f"all-reduce above {last.size_bytes} B was not measured: Ring Simple on {most} channels")
         found[-1] = _rule(fit, "allreduce", found[-1].min_bytes, last.size_bytes, last)
         found.append(_rule(fit, "allreduce", last.size_bytes + 1, MAX_BYTES, _Best(0, "Ring", "Simple", most)))
+    else:
+        notes.append(f"all-reduce above {last.size_bytes} B was not measured: the choice at that size is carried on")
     notes.append(
         f"other collectives and rank counts were not measured: Ring on {most} channels, "
         + (f"LL up to {low_latency} B as for all-reduce, Simple above" if low_latency else "Simple")

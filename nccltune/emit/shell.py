@@ -5,6 +5,7 @@ import shlex
 
 from nccltune.emit.document import Document, Variable, assignments, check_variable, comment_lines, finish
 from nccltune.emit.findings import Entry, Reading, parsed
+from nccltune.emit.grammar import TOKENS
 from nccltune.emit.shell_words import Command, UnterminatedError, Word, split_commands
 
 NAME = "shell"
@@ -45,6 +46,12 @@ def read(text: str) -> Reading:
                                   f"{entry.name} is set without export: the launched process never sees it",
                                   f"write export {entry.name}=...")  # fmt: skip
     return shell.reading
+
+
+def _is_list(word: str) -> bool:
+    """Whether a command name is what follows a ``;`` of NCCL_ALGO or NCCL_PROTO: ``tree``, ``^LL128``, ``ring,tree``."""
+    known = {token.lower() for tokens in TOKENS.values() for token in tokens}
+    return all(item.lower() in known for item in word.removeprefix("^").split(","))
 
 
 class _Shell:
@@ -104,7 +111,7 @@ class _Shell:
         first = _ASSIGNMENT.match(words[0])
         if len(words) > 1 and words[0].startswith("NCCL_") and words[1].startswith("="):
             self._spaces(command)
-        elif _COLLECTIVE.match(words[0]):
+        elif _COLLECTIVE.match(words[0]) or _is_list(words[0]):
             self.reading.problem("unquoted-semicolon", command.line, None,
                                  f"an unquoted ; makes the shell run '{words[0]}' as a command", "quote the value")  # fmt: skip
         elif first is not None and first.group(1).startswith("NCCL_"):

@@ -97,6 +97,9 @@ def plugin_plan(fit: Fit, env: dict[str, str], *, ll128_by_default: bool) -> Plu
         f"NCCL_MIN_NCHANNELS={need} comes with the rules ({seen}): other collectives, and communicators of other sizes,"
         f" may then use up to {need} channels where NCCL alone would use fewer"
     )
+    if plan.rules[-1].max_bytes == MAX_BYTES:
+        largest = best[-1].point.size_bytes
+        plan.notes.append(f"all-reduce above {largest} B was not measured: the choice at that size is carried on")
     return plan
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nccltune.errors import InputError
 from nccltune.parse.accept_rate import num_drafts
+from nccltune.parse.bounded import read_bounded
 from nccltune.parse.engine_log import EngineLog, parse_engine_log
 
 _MAX_BYTES = 512 * 1024 * 1024
@@ -32,9 +33,10 @@ class AcceptLog:
 def read_accept_log(path: Path) -> AcceptLog:
     """Read accept lengths from a file; raises InputError if it has none."""
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        data = read_bounded(path, _MAX_BYTES)
+        if data is None:
             raise InputError(f"{path} is larger than 512 MiB", "", "cut out the part with the decode lines")
-        text = path.read_bytes().decode("utf-8-sig", errors="replace")
+        text = data.decode("utf-8-sig", errors="replace")
     except FileNotFoundError:
         raise InputError(f"{path} does not exist", "", "check the path") from None
     except OSError as error:

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from nccltune.errors import InputError
+from nccltune.parse.bounded import read_bounded
 from nccltune.parse.engine_log import parse_engine_log
 from nccltune.parse.nccl_log import parse_nccl_log
 from nccltune.parse.nccl_tests import parse_nccl_tests, to_json
+from nccltune.parse.nccl_tests_lines import clean_text, strip_prefix
 from nccltune.parse.topo import parse_topo
 
 Kind = Literal["nccl-tests", "nccl-log", "topo", "engine-log"]
@@ -17,7 +19,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 SCHEMA = "nccltune.import"
 SCHEMA_VERSION = 1
 
-_MAX_BYTES = 1 << 28
+_MAX_BYTES = 1 << 30
 # In this order: a report may hold NCCL's log, and so may an engine's log.
 _SIGNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     (
@@ -65,18 +67,30 @@ def import_text(text: str, kind: str = "auto", where: str = "the text") -> Impor
     """Read a text as ``kind``; raises InputError where nothing in it fits."""
     if not text.strip("\ufeff \t\r\n\0"):
         raise InputError(f"{where} is empty", "", "give a file with a report or a log in it")
-    found = detect_kind(text) if kind == "auto" else kind
-    if found is None:
+    if kind not in ("auto", *KINDS):
+        raise InputError(f"there is no kind '{kind}'", f"kinds are {', '.join(KINDS)}", "correct --kind")
+    first = _read_as(text, kind)
+    if first is None or not first.usable:
+        # Not every reader knows what launchers and log collectors put in front of a line: once more without it.
+        bare = "\n".join(strip_prefix(line) for line in clean_text(text).split("\n"))
+        again = _read_as(bare, kind)
+        if again is not None and (again.usable or first is None):
+            return again
+    if first is not None:
+        return first
+    seen = detect_kind(text)
+    if kind == "auto" and seen is None:
         raise InputError(f"{where} cannot be read", f"its content is {_SAID}", f"name it with --kind {'|'.join(KINDS)}")
-    if found not in KINDS:
-        raise InputError(f"there is no kind '{found}'", f"kinds are {', '.join(KINDS)}", "correct --kind")
+    tried = seen if kind == "auto" else kind
+    hint = f"it looks like {seen}" if seen not in (None, tried) else "no line of that kind was found"
+    raise InputError(f"{where} is not {tried}", hint, "leave --kind out, or name the right one")
+
+
+def _read_as(text: str, kind: str) -> Imported | None:
+    """Read a text as ``kind`` (``auto``: by its content); None where nothing in it fits."""
     readers = {"nccl-tests": _nccl_tests, "nccl-log": _nccl_log, "topo": _topo, "engine-log": _engine_log}
-    result = readers[found](text)
-    if result is None:
-        seen = detect_kind(text)
-        hint = f"it looks like {seen}" if seen not in (None, found) else "no line of that kind was found"
-        raise InputError(f"{where} is not {found}", hint, "leave --kind out, or name the right one")
-    return result
+    found = detect_kind(text) if kind == "auto" else kind
+    return readers[found](text) if found is not None else None
 
 
 def detect_kind(text: str) -> Kind | None:
@@ -92,11 +106,9 @@ def read_text(path: Path) -> str:
     try:
         if path.is_dir():
             raise InputError(f"{path} is a folder", "", "give a file")
-        with path.open("rb") as file:
-            # A pipe or a device tells no size: what counts is what comes out.
-            data = file.read(_MAX_BYTES + 1) if path.stat().st_size <= _MAX_BYTES else None
-        if data is None or len(data) > _MAX_BYTES:
-            raise InputError(f"{path} is larger than {_MAX_BYTES >> 20} MiB", "", "cut out the part that matters")
+        data = read_bounded(path, _MAX_BYTES)
+        if data is None:
+            raise InputError(f"{path} is larger than 1 GiB", "", "cut out the part that matters")
     except FileNotFoundError:
         raise InputError(f"{path} does not exist", "", "check the path") from None
     except OSError as error:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from nccltune.errors import InputError
 from nccltune.knobs import find_setting
+from nccltune.parse.bounded import read_bounded
 from nccltune.schemas import validation
 from nccltune.schemas.common import check_header
 from nccltune.schemas.points import PHASES, Point
@@ -31,9 +32,10 @@ def read_points(path: Path, known: Mapping[str, Setting] | None = None) -> list[
     if path.is_dir() and (path / _VALIDATION_FILE).is_file():
         path = path / _VALIDATION_FILE
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        data = read_bounded(path, _MAX_BYTES)
+        if data is None:
             raise InputError(f"{path} is larger than 32 MiB", "a points file has one line per measured time", "check the file")  # fmt: skip
-        text = path.read_text(encoding="utf-8-sig")
+        text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise InputError(f"{path} does not exist", "", "check the path") from None
     except (OSError, UnicodeDecodeError) as error:

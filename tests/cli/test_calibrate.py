@@ -71,3 +71,11 @@ def test_an_unwritable_output_fails_without_a_traceback(capsys, tmp_path):
     code, _, err = invoke(capsys, *QWEN, "--point", "decode:1:4.57", "-o", str(tmp_path / "no" / "p.json"))
     assert code == 1
     assert "cannot write" in err
+
+
+def test_a_setting_named_like_an_emoji_is_printed_as_it_is(capsys, tmp_path):
+    point = "decode:1:15.9@NCCL_PROTO=Simple;NCCL_ALGO=allreduce:ring"
+    code, _, err = invoke(capsys, "calibrate", "--model", "kimi-k2.5", "--topology", "rtx-pro-6000-x8", "--point", point, "-o", str(tmp_path / "p.json"))  # fmt: skip
+    assert code == 0
+    assert "allreduce:ring: the ratio" in err
+    assert err.isascii()

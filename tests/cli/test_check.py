@@ -105,3 +105,20 @@ def test_this_environment_and_conf_files_are_compared(capsys, env_file, monkeypa
     assert code == 0
     assert "this environment has Simple, the file says LL" in out
     assert "an nccl.conf file says PIX" in out
+
+
+def test_a_list_cut_at_its_semicolon_runs_as_a_command(capsys, tmp_path):
+    path = tmp_path / "nccl.env"
+    path.write_text("export NCCL_ALGO=ring;tree\nexport NCCL_PROTO=LL; echo set\n")
+    code, out, err = call(capsys, path)
+    assert code == 3
+    assert (out + err).count("unquoted ;") == 1
+
+
+def test_channel_counts_below_the_least(capsys, tmp_path):
+    path = tmp_path / "nccl.env"
+    path.write_text("export NCCL_MAX_NCHANNELS=0\nexport NCCL_MIN_NCHANNELS=-3\n")
+    code, out, err = call(capsys, path)
+    assert code == 3
+    assert "NCCL takes it for 1" in out + err
+    assert "NCCL takes it for 0" in out + err

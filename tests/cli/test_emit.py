@@ -160,7 +160,7 @@ def test_wrong_usage(capsys, args, code):
     got, out, err = call(capsys, *args)
     assert (got, out) == (code, "")
     assert err.strip()
-    assert "bug" not in err
+    assert "this is a bug" not in err
 
 
 def test_run_without_a_fit_says_how_to_fit(capsys, run):
@@ -241,3 +241,28 @@ def test_help_is_light():
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )
+
+
+@pytest.mark.parametrize("form", [f for f in formats.NAMES if f not in ("json", "sglang-args", "tuner-plugin")])
+def test_check_finds_a_file_that_was_cut_at_a_line_end(capsys, run, tmp_path, form):
+    path = tmp_path / "emitted"
+    assert call(capsys, "--run", run, "--format", form, "-o", path)[0] == 0
+    assert _errors.run(cli, ["check", str(path)]) == 0
+    lines = path.read_text().splitlines(keepends=True)
+    last = max(number for number, line in enumerate(lines) if "NCCL_" in line or "simple" in line)
+    path.write_text("".join(lines[:last]))
+    assert _errors.run(cli, ["check", str(path)]) == 3
+    assert "it was cut" in "".join(capsys.readouterr())
+
+
+def test_no_limit_is_no_number(capsys, run):
+    code, out, err = call(capsys, "--run", run, "--max-prefill-cost", "nan")
+    assert (code, out) == (2, "")
+    assert "not a finite number" in err
+
+
+def test_a_path_that_the_system_refuses_is_no_bug(capsys, run):
+    code, out, err = call(capsys, "--run", run, "-o", "x" * 300)
+    assert (code, out) == (1, "")
+    assert "File name too long" in err
+    assert "this is a bug" not in err

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from nccltune.cli import _errors, cli
+from nccltune.parse import importer
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -135,3 +136,21 @@ def test_help_has_an_example(run):
     code, out, _ = run("--help")
     assert code == 0
     assert "nccltune import all_reduce.txt" in out
+
+
+def test_a_device_without_an_end_is_refused(run, monkeypatch):
+    monkeypatch.setattr(importer, "_MAX_BYTES", 1 << 20)
+    code, out, err = run("/dev/zero")
+    assert (code, out) == (2, "")
+    assert "larger than" in err
+
+
+def test_journal_prefix(run, tmp_path):
+    text = (DATA / "nccl-tests/05-8x4090-pcie-full-table.txt").read_text()
+    path = tmp_path / "journal.txt"
+    path.write_text("".join(f"Nov 30 10:11:12 host1 python[123]: {line}\n" for line in text.splitlines()))
+    code, out, _ = run(path, "--json")
+    rows = json.loads(out)["runs"][0]["rows"]
+    assert code == 0
+    assert len(rows) == 25
+    assert next(r for r in rows if r["size_bytes"] == 65536)["out_of_place"]["time_us"] == 53.5

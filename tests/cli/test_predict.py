@@ -142,3 +142,14 @@ def test_no_ladder_is_written_without_an_acceptance(capsys, tmp_path):
     assert code == 3
     assert not path.exists()
     assert "--accept-length" in err
+
+
+def test_no_color_leaves_no_escape_sequence_on_a_terminal(capsys, monkeypatch):
+    """Bold and faint are no colours to rich, but they are to who asked for plain text."""
+    for name, value in (("TERM", "xterm-256color"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    code, out, err = invoke(capsys, "--draft-tokens", "3")
+    assert code == 0
+    assert "\x1b" not in out + err

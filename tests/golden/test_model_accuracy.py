@@ -61,3 +61,62 @@ def test_a_csv_without_curves(benchmark, tmp_path, text):
 
 def test_a_missing_csv(benchmark, tmp_path):
     assert benchmark.main(["--decode", str(tmp_path / "none.csv")]) == 2
+
+
+FIVE = [(4, 10.3), (8, 12.5), (16, 16.6), (32, 23.3), (64, 33.0)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        ("4,abc", "not numbers"), ("4,-3", "not possible"), ("0,3", "not possible"), ("4.5,3", "not possible"),
+        ("4", "cut"), ("4,inf", "not possible"),
+    ],
+)  # fmt: skip
+def test_a_row_that_is_no_measurement_is_named(benchmark, tmp_path, capsys, cells, says):
+    path = tmp_path / "bad.csv"
+    path.write_text(HEADER + curve("openai/gpt-oss-120b", "h200_sxm", FIVE) + f"vllm,1,openai/gpt-oss-120b,h200_sxm,fp4,1,1,8,{cells}\n")  # fmt: skip
+    assert benchmark.main(["--decode", str(path)]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["crlf", "bom", "quotes", "spaces", "columns", "floats"])
+def test_the_same_rows_written_in_another_way(benchmark, tmp_path, capsys, form):
+    text = HEADER + curve("openai/gpt-oss-120b", "h200_sxm", FIVE, "fp4")
+    lines = [line.split(",") for line in text.splitlines()]
+    changed = {
+        "crlf": text.replace("\n", "\r\n"), "bom": "\ufeff" + text, "spaces": text.replace(",", ", "),
+        "quotes": "\n".join(",".join(f'"{cell}"' for cell in line) for line in lines),
+        "columns": "\n".join(",".join(reversed(line)) for line in lines),
+        "floats": "\n".join(",".join([*line[:8], f"{line[8]}.0" if line[8].isdigit() else line[8], line[9]]) for line in lines),
+    }[form]  # fmt: skip
+    outputs = []
+    for content in (text, changed):
+        (tmp_path / "c.csv").write_bytes(content.encode())
+        assert benchmark.main(["--decode", str(tmp_path / "c.csv")]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+
+
+def test_a_disturbed_time_neither_calibrates_nor_is_hidden(benchmark, tmp_path, capsys):
+    path = tmp_path / "c.csv"
+    path.write_text(HEADER + curve("openai/gpt-oss-120b", "h200_sxm", [*FIVE, (16, 63.98)], "fp4"))
+    assert benchmark.main(["--decode", str(path)]) == 0  # of two that disagree the lower one counts
+    merged = [(b, 40.3 if b == 16 else ms) for b, ms in FIVE]
+    path.write_text(HEADER + curve("openai/gpt-oss-120b", "h200_sxm", merged, "fp4"))
+    benchmark.main(["--decode", str(path)])
+    assert "batch 16 (40.3 ms) is left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "model", "stored"),
+    [
+        ("nvidia/Kimi-K2.5-NVFP4", "nvfp4", "kimi-k2.5", "nvfp4-g16"),
+        ("Qwen/Qwen3-235B-A22B-FP8", "fp8_block", "qwen3-235b-a22b", "fp8-block128"),
+        ("openai/gpt-oss-120b", "w4a8_mxfp4_mxfp8", "gpt-oss-120b", "mxfp4-g32"),
+        ("deepseek-ai/DeepSeek-R1", "nvfp4", "deepseek-r1", "nvfp4-g16"),
+    ],
+)
+def test_names_and_precisions_of_the_source(benchmark, name, precision, model, stored):
+    found = benchmark.model_of(name, precision)
+    assert (found.name, found.quantization.routed_experts) == (model, stored)

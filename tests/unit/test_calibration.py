@@ -1,15 +1,19 @@
 """Calibration on times that the model itself made, so that the right answer is known."""
 
+import json
+
 import numpy as np
 import pytest
 from flat_curve import flat
 
-from nccltune import registry
+from nccltune import api, registry
 from nccltune.calibration import Request, calibrate
 from nccltune.costmodel import profile as profiles
+from nccltune.costmodel.basis import Question
 from nccltune.costmodel.fitting import calibrate_points
 from nccltune.costmodel.forward import price
 from nccltune.costmodel.posterior import Posterior
+from nccltune.costmodel.prediction import predict
 from nccltune.costmodel.priors import all_priors
 from nccltune.costmodel.system import Rows, System
 from nccltune.errors import InputError
@@ -138,6 +142,72 @@ def test_a_damaged_profile_is_refused(tmp_path):
     path.write_text(text.replace('"reference_setting": "seed"', '"reference_setting": "other"'))
     with pytest.raises(InputError, match="no curve of its reference"):
         profiles.load_profile(str(path))
+
+
+def _set(path, value):
+    """Change one field, named by its keys."""
+
+    def change(document):
+        for key in path[:-1]:
+            document = document[key]
+        document[path[-1]] = value
+
+    return change
+
+
+def _twice(document):
+    document["curves"][0]["points"].append(document["curves"][0]["points"][0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set(["best_setting"], "nosuch"), _set(["parameters", 0, "value"], -1.0), _set(["parameters", 0, "value"], 0.0),
+        _set(["parameters", 0, "name"], "other"), _set(["covariance", 0, 0], -5.0), _set(["points", 0, "model_ms"], 0.0),
+        _set(["curves", 0, "points", 0, "time_us"], -1.0), _set(["curves", 0, "points"], []), _twice,
+        _set(["discrepancy", "scale"], -1.0), _set(["acceptance", "low"], 0.5), _set(["acceptance", "mean"], 5.0),
+        _set(["acceptance", "num_steps"], 0), _set(["context_tokens"], -1), _set(["schema_version"], 2),
+        _set(["parameters"], []), _set(["covariance", 0], []),
+    ],
+)  # fmt: skip
+def test_a_profile_edited_by_hand_is_refused_and_never_crashes(tmp_path, change):
+    document = json.loads((profiles.SHIPPED_FOLDER / f"{profiles.REFERENCE}.json").read_text())
+    change(document)
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError):
+        api.predict([3], profile=str(path))
+
+
+def test_json_nested_too_deep_is_an_input_error(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(InputError, match="not JSON"):
+        profiles.load_profile(str(path))
+
+
+def test_a_profile_predicts_at_the_context_of_its_points():
+    points = tuple(Point(phase="decode", batch_size=b, time_ms=11.0 + b, context_tokens=1024) for b in (1, 2))
+    profile = calibrate(Request("kimi-k2.5", points, topology="rtx-pro-6000-x8"))
+    assert profile.context_tokens == 1024
+    found = predict(Question(profile=profile), [1])
+    assert found.context_tokens == 1024
+    assert found.rows[0].cycle_ms.source == "measured"
+    assert found.rows[0].cycle_ms.value == pytest.approx(12.0, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("points", "says"),
+    [
+        ([("decode", 1, 11_260.0)], "in milliseconds"),  # microseconds
+        ([("decode", 1, 0.01126)], "in milliseconds"),  # seconds
+        ([("decode", 1, 11.26), ("verify", 3, 9.0)], "faster than decode"),
+    ],
+)
+def test_points_that_cannot_be_right_are_named(points, says):
+    made = tuple(Point(phase=p, batch_size=1, draft_tokens=d, time_ms=ms) for p, d, ms in points)
+    profile = calibrate(Request("kimi-k2.5", made, topology="rtx-pro-6000-x8"))
+    assert any(says in text for text in profile.warnings)
 
 
 def test_the_shipped_profile_is_what_its_points_give(tmp_path):

@@ -93,7 +93,7 @@ def test_adding_never_overwrites_without_force(own_folder):
     assert [p.name for p in path.parent.iterdir()] == ["mine.toml"]
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "x.toml"])
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "x.toml", "a b", "-x", "x" * 300, "\u00fc"])
 def test_names_that_are_no_file_names_are_refused(name):
     with pytest.raises(InputError, match="not a name"):
         registry.add_file("model", name, "")

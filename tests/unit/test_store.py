@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -230,3 +231,42 @@ def test_a_large_run_loads_within_the_target(tmp_path):
     assert len(found) == 5000
     assert {m.status for m in found} == {"ok", "timeout"}
     assert time.perf_counter() - start < 10 * run_load.TARGET_S * 5000 / run_load.NUM_MEASUREMENTS
+
+
+def test_a_device_is_written_to_and_never_replaced(tmp_path):
+    # A pipe stands for /dev/null, which no test should put at risk: neither is a regular file.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    store.write_json(pipe, {"a": 1})
+    assert json.loads(os.read(reader, 100)) == {"a": 1}
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    link.symlink_to(target)
+    store.write_text(link, "x\n")
+    assert link.is_symlink()
+    assert target.read_text() == "x\n"
+
+
+def test_two_processes_never_measure_into_one_run(tmp_path):
+    run = Run.create(tmp_path / "run", manifest())
+    run.append([measured()])
+    code = (
+        "import sys; from pathlib import Path; from nccltune import run_lock\n"
+        "try: run_lock.take(Path(sys.argv[1]))\n"
+        "except Exception as error: print(error)"
+    )
+
+    def other():
+        done = subprocess.run([sys.executable, "-c", code, str(run.path)], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    assert "another scan is measuring into" in other()
+    run.append([measured(2048)])
+    run.update(status="complete")
+    assert other() == ""

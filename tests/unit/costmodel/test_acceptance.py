@@ -99,3 +99,25 @@ def test_rates_are_read_as_fractions_or_percent():
     assert parse_rates("0.6, 45%") == pytest.approx([0.6, 0.45])
     with pytest.raises(InputError):
         parse_rates("0.6,x")
+
+
+def test_a_mean_over_an_unknown_number_of_drafts_is_not_measured_and_says_so():
+    found = resolve_acceptance(accept_length=1.9, draft_tokens=[2, 3, 4])
+    assert any("--accept-steps" in w for w in found.warnings)
+    assert [found.accept_length(k).item().source for k in (0, 1, 3)] == ["measured", "assumed", "assumed"]
+    known = resolve_acceptance(accept_length=1.9, accept_steps=3, draft_tokens=[2, 3, 4])
+    assert (known.accept_length(3).item().source, known.warnings) == ("measured", [])
+    only = resolve_acceptance(accept_length=1.9, draft_tokens=[1, 3])
+    assert (only.accept_length(2).item().source, only.warnings) == ("measured", [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"accept_steps": 2}, {"accept_kind": "survival"}, {"accept_rates": [0.6, 0.5], "accept_steps": 4},
+        {"accept_length": 1.9, "accept_kind": "conditional"},
+    ],
+)  # fmt: skip
+def test_options_that_belong_to_another_one_are_not_ignored(options):
+    with pytest.raises(InputError):
+        resolve_acceptance(draft_tokens=[3], **options)

@@ -5,7 +5,7 @@ from emit_runs import DECODE, SET, curve, entry, make_fit, tuned_fit
 
 from nccltune.emit.gain import compare
 from nccltune.emit.minimal import minimal_set
-from nccltune.emit.selection import parse_objective, select
+from nccltune.emit.selection import parse_objective, select, sizes_that_count
 from nccltune.errors import InputError, QualityError
 from nccltune.schemas.setting import Setting
 
@@ -124,3 +124,20 @@ def test_objective_needs_prefill_sizes_to_judge_them():
 def test_bad_objectives(text):
     with pytest.raises(InputError, match="objective"):
         parse_objective(text)
+
+
+def test_a_variable_stands_or_falls_by_the_sizes_that_the_objective_counts():
+    # 8 channels: nothing at decode (30 against 30), 10% at prefill (90 against 100). Fixed channels count at prefill only.
+    channels = {"NCCL_MIN_NCHANNELS": "8", "NCCL_MAX_NCHANNELS": "8"}
+    env = {"NCCL_PROTO": "Simple", **channels}
+    fit = make_fit(
+        [entry({}, (40, 40, 80, 120)), entry({"NCCL_PROTO": "Simple"}, (30, 30, 60, 100)), entry(env, (30, 30, 60, 90))]
+    )
+    limit = DECODE[-1]
+
+    def kept(objective):
+        return set(minimal_set(fit, Setting.make(env), *sizes_that_count(parse_objective(objective), limit)).kept)
+
+    assert kept("prefill") == set(env)
+    assert kept("both:0.9") == set(env)
+    assert kept("decode") == {"NCCL_PROTO"}

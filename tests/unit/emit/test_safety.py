@@ -6,9 +6,11 @@ from emit_runs import SET, curve, make_machine
 from nccltune.emit.gain import compare
 from nccltune.emit.safety import (
     LL128_MIN_CHECKS,
+    decode_notes,
     engine_notes,
     ll128_by_default,
     ll128_notes,
+    name_notes,
     prefill_notes,
     version_notes,
 )
@@ -74,3 +76,19 @@ def test_engine_path_and_version():
 @pytest.mark.parametrize("num_gpus", [1, 2])
 def test_one_gpu_has_no_links(num_gpus):
     assert ll128_by_default(make_machine(link="NV18", num_gpus=num_gpus)) == (num_gpus > 1)
+
+
+@pytest.mark.parametrize("off", [{"NCCL_P2P_DISABLE": "1"}, {"NCCL_P2P_LEVEL": "LOC"}])
+def test_nvlink_that_is_not_used_does_not_enable_ll128(off):
+    machine = make_machine(link="NV18")
+    assert ll128_by_default(machine, {"NCCL_P2P_DISABLE": "0"})
+    assert not ll128_by_default(machine, off)
+    assert [n.hard for n in ll128_notes(LL128, machine, [], off)] == [True]
+
+
+def test_slower_decode_and_misspelt_names_are_told():
+    # 20 -> 30 us is 50% slower at every size
+    loss = compare(curve((20, 20, 20)), curve((30, 30, 30)))
+    assert "50.0% slower" in decode_notes(loss)[0].text
+    assert decode_notes(compare(curve((20, 20, 20)), curve((20, 20, 20)))) == decode_notes(None) == []
+    assert [n.do for n in name_notes({"NCCL_PRTO": "LL", "NCCL_PROTO": "LL"})] == ["did you mean NCCL_PROTO?"]

@@ -6,6 +6,7 @@ import pytest
 
 from nccltune.errors import InputError
 from nccltune.parse.accept_log import accept_log, read_accept_log
+from nccltune.parse.accept_rate import num_drafts
 
 CASES = Path(__file__).parents[2] / "data" / "sglang"
 
@@ -53,3 +54,29 @@ def test_empty_and_missing_files(tmp_path):
         accept_log("", "empty")
     with pytest.raises(InputError, match="does not exist"):
         read_accept_log(tmp_path / "none.log")
+
+
+@pytest.mark.parametrize(
+    ("file", "num_drafts"),
+    [
+        ("01-v053-accept-len-and-rate.txt", 3),  # 2.20 / 0.55 = 4 verified tokens
+        ("13-prometheus-draft-and-unified.txt", 3),  # 1.9 / 0.63 = 3 drafts
+        ("24-accept-rate-two-definitions.txt", 3),  # 1.71 / 0.57 = 3 drafts and 2.76 / 0.69 = 4 verified tokens
+        ("08-accept-rate-above-one.txt", None),
+        ("09-bench-serving-accept-length.txt", None),
+    ],
+)
+def test_number_of_drafts_from_lengths_and_rates(file, num_drafts):
+    assert read_accept_log(CASES / file).num_drafts == num_drafts
+
+
+def test_a_server_that_changes_its_drafts_has_no_number_of_them():
+    assert num_drafts([(2.2, 0.55), (2.2, 0.44)]) is None  # 4, then 5 verified tokens
+    assert num_drafts([(2.2, 0.55), (None, 0.3), (1.0, 0.0)]) == 3
+    assert num_drafts([]) is None
+
+
+def test_arguments_of_a_tree_are_not_overruled_by_rates():
+    text = "speculative_num_steps=3, speculative_eagle_topk=4, speculative_num_draft_tokens=16\n"
+    text += (CASES / "01-v053-accept-len-and-rate.txt").read_text()
+    assert accept_log(text, "log").num_drafts is None

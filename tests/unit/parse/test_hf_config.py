@@ -265,3 +265,16 @@ def test_toml_writer_round_trips_anything(document):
     text = dumps(document)
     assert text.isascii()
     assert tomllib.loads(text) == document
+
+
+@pytest.mark.parametrize(
+    "change", [{"num_hidden_layers": 10**9}, {"num_local_experts": 10**8}, {"num_key_value_heads": 64}]
+)
+def test_sizes_that_no_model_has_are_refused_before_they_fill_the_memory(change):
+    config = {
+        "model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "intermediate_size": 14336, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
+    }  # fmt: skip
+    hf_config.model_from_config(config, name="fits", source="test")
+    with pytest.raises(InputError):
+        hf_config.model_from_config(config | change, name="broken", source="test")
