@@ -10,6 +10,7 @@ import platformdirs
 from pydantic import BaseModel, ValidationError
 
 from nccltune.errors import InputError
+from nccltune.schemas.common import first_problem
 from nccltune.schemas.model import Drafter, Model
 from nccltune.schemas.topology import Topology
 
@@ -60,10 +61,9 @@ def load_file(path: Path, kind: str) -> BaseModel:
     try:
         return KINDS[kind][1].model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
         raise InputError(
             f"{path} is not a valid {kind} file",
-            f"{'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}",
+            first_problem(error),
             "correct the file",
         ) from error
 

@@ -18,7 +18,7 @@ from nccltune.methods import NCCL
 from nccltune.schemas import fit as fit_schema
 from nccltune.schemas import measurement as measurement_schema
 from nccltune.schemas import run as run_schema
-from nccltune.schemas.common import check_header
+from nccltune.schemas.common import check_header, first_problem
 from nccltune.schemas.fit import Fit
 from nccltune.schemas.measurement import Measurement
 from nccltune.schemas.run import Manifest
@@ -86,11 +86,7 @@ def load_document(path: Path, model: type[M], schema: str, version: int) -> M:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(
-            f"{path} is not a valid {schema} file", f"{where}: {first['msg']}", "make the file again"
-        ) from error
+        raise InputError(f"{path} is not a valid {schema} file", first_problem(error), "make the file again") from error
 
 
 class Run:
@@ -231,10 +227,9 @@ class Run:
         try:
             return Measurement.model_validate(fields)
         except ValidationError as error:
-            first = error.errors()[0]
             raise InputError(
                 f"{where} is not a valid measurement",
-                f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
+                first_problem(error),
                 "remove that line and resume the run",
             ) from error
 

@@ -31,6 +31,8 @@ def command(file: Path, kind: str, output: Path | None, as_json: bool, quiet: bo
     """
     if output is not None and not output.resolve().parent.is_dir():
         raise InputError(f"{output.parent} is not a folder", "", "make it, or choose another place with -o")
+    if output is not None and output.is_dir():
+        raise InputError(f"{output} is a folder", "the record is one file", "give a file name with -o")
     imported = import_file(file, kind)
     if output is not None:
         write_json(output, {**header(SCHEMA, SCHEMA_VERSION), "file": file.name, **imported.document})

@@ -8,8 +8,8 @@ import click
 from nccltune import registry
 from nccltune.cli import _console, _options
 from nccltune.errors import InputError
+from nccltune.parse.toml_writer import to_toml
 from nccltune.probe.detect import detect_topology
-from nccltune.probe.toml import topology_toml
 from nccltune.schemas.common import header
 from nccltune.schemas.topology import AllreduceCurve, Topology
 from nccltune.topology_files import add_topology, list_topologies, write_new
@@ -108,7 +108,7 @@ def detect_command(output: Path | None, force: bool, as_json: bool, quiet: bool,
     if as_json and output is not None and str(output) == "-":
         raise InputError("--json and -o - both want standard output", "", "leave one of them out")
     topology = detect_topology()
-    text = topology_toml(topology, "Written by 'nccltune topology detect'. Check the figures before relying on them.")
+    text = to_toml(topology, "Written by 'nccltune topology detect'. Check the figures before relying on them.")
     if output is not None and str(output) != "-":
         write_new(output, text, force=force)
         if not quiet and not as_json:

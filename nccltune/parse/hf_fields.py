@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from nccltune.errors import InputError
+from nccltune.schemas.common import first_problem
 
 _NESTED = ("text_config", "llm_config", "language_config")
 _LARGEST = 10**9  # no count or width in a config is near this; more is a broken file
@@ -105,9 +106,8 @@ def validated(cls: Any, values: dict[str, Any]) -> Any:
     try:
         return cls.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
         raise InputError(
             f"this config.json does not describe a {cls.__name__.lower()}",
-            f"{'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}",
+            first_problem(error),
             "check the file's figures",
         ) from error

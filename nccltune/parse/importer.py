@@ -72,7 +72,7 @@ def import_text(text: str, kind: str = "auto", where: str = "the text") -> Impor
     first = _read_as(text, kind)
     if first is None or not first.usable:
         # Not every reader knows what launchers and log collectors put in front of a line: once more without it.
-        bare = "\n".join(strip_prefix(line) for line in clean_text(text).split("\n"))
+        bare = "\n".join(strip_prefix(line).removeprefix(" ") for line in clean_text(text).split("\n"))
         again = _read_as(bare, kind)
         if again is not None and (again.usable or first is None):
             return again

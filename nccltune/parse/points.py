@@ -14,7 +14,7 @@ from nccltune.errors import InputError
 from nccltune.knobs import find_setting
 from nccltune.parse.bounded import read_bounded
 from nccltune.schemas import validation
-from nccltune.schemas.common import check_header
+from nccltune.schemas.common import check_header, first_problem
 from nccltune.schemas.points import PHASES, Point
 from nccltune.schemas.setting import BASE, Setting
 
@@ -55,8 +55,7 @@ def _validation_points(text: str, where: str) -> list[Point]:
     try:
         found = validation.Validation.model_validate({k: v for k, v in document.items() if k != "schema"})
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{where} is not a valid validation", f"{'.'.join(map(str, first['loc']))}: {first['msg']}", "make the file again") from None  # fmt: skip
+        raise InputError(f"{where} is not a valid validation", first_problem(error), "make the file again") from None  # fmt: skip
     measured: list[validation.Arm | validation.NotPredictable] = [*found.arms, *found.not_predictable]
     arms = [
         Point(

@@ -4,7 +4,7 @@ import datetime
 import sys
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from nccltune import __version__
 from nccltune.errors import InputError
@@ -40,16 +40,10 @@ def weakest(*sources: Source) -> Source:
     return max(sources, key=SOURCES.index)
 
 
-class Header(Strict):
-    """First fields of every machine-written file, so that any number can be walked back to what made it."""
-
-    schema_: str
-    schema_version: int
-    nccltune_version: str
-    created_at: str
-    command: list[str]
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, populate_by_name=True)
+def first_problem(error: ValidationError, whole: str = "file") -> str:
+    """Say what is wrong and where: the path of the first bad field (or ``whole``) and pydantic's reason."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"
 
 
 def header(schema: str, version: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from nccltune.errors import InputError, NccltuneError
-from nccltune.schemas.common import check_header, header
+from nccltune.schemas.common import check_header, first_problem, header
 from nccltune.schemas.validation import SCHEMA as VALIDATION_SCHEMA
 from nccltune.schemas.validation import Validation
 from nccltune.schemas.validation_record import SCHEMA, SCHEMA_VERSION, ArmRecord, ServerRecord
@@ -53,8 +53,7 @@ class Folder:
         try:
             return cls(path), LiveRequest.model_validate(document.get("request"))
         except ValidationError as error:
-            first = error.errors()[0]
-            raise InputError(f"{where} is not valid", f"{'.'.join(map(str, first['loc']))}: {first['msg']}", "start again with another -o") from error  # fmt: skip
+            raise InputError(f"{where} is not valid", first_problem(error), "start again with another -o") from error  # fmt: skip
 
     def append(self, record: Record) -> None:
         """Append one record and flush it to disk."""
@@ -121,5 +120,4 @@ def _record(line: str, where: str) -> Record | None:
     try:
         return _RECORD.validate_python({k: v for k, v in document.items() if k not in ("schema", "schema_version")})
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{where} is not a valid record", f"{'.'.join(map(str, first['loc']))}: {first['msg']}", "remove that line and resume") from error  # fmt: skip
+        raise InputError(f"{where} is not a valid record", first_problem(error), "remove that line and resume") from error  # fmt: skip

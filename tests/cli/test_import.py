@@ -154,3 +154,26 @@ def test_journal_prefix(run, tmp_path):
     assert code == 0
     assert len(rows) == 25
     assert next(r for r in rows if r["size_bytes"] == 65536)["out_of_place"]["time_us"] == 53.5
+
+
+PREFIXES = ("[1,0]<stdout>:", "0: ", "2026-11-30T10:11:12.1Z ", "\x1b[33m", "Nov 30 10:11:12 host1 python[123]: ")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize(
+    "file",
+    ["topo/03-8xh100-nv18-9nics.txt", "topo/08-ansi-underline-nv12-nics.txt", "sglang/09-bench-serving-accept-length.txt",
+     "sglang/12-bench-jsonl-appended-null.txt", "sglang/13-prometheus-draft-and-unified.txt", "nccl-log/05-tuning-table.txt"],
+)  # fmt: skip
+def test_what_launchers_put_in_front_of_a_line_changes_nothing(run, tmp_path, prefix, file):
+    path = tmp_path / "captured.txt"
+    path.write_text("".join(f"{prefix}{line}\n" for line in (DATA / file).read_text().splitlines()))
+    plain, captured = run(DATA / file, "--json"), run(path, "--json")
+    assert captured[0] == plain[0] == 0
+    assert json.loads(captured[1]) == json.loads(plain[1])
+
+
+def test_the_record_cannot_take_the_place_of_a_folder(run, tmp_path):
+    code, out, err = run(DATA / "topo/h200-x2.txt", "-o", tmp_path)
+    assert (code, out) == (2, "")
+    assert "is a folder" in err

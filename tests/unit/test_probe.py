@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from nccltune.errors import InputError, MachineError
+from nccltune.parse.toml_writer import to_toml
 from nccltune.probe import collect_machine, detect, find_libnccl, gpu_state, host, match_topology, nccl
 from nccltune.probe.gpus import GpuDetails, gpu_links, numa_node, p2p_status
 from nccltune.probe.nvml import Nvml
-from nccltune.probe.toml import topology_toml
 from nccltune.registry import load_file
 from nccltune.schemas.machine import GpuRecord
 
@@ -381,7 +381,7 @@ def test_what_is_not_told_is_not_invented(name: str, known: GpuDetails, l2_and_s
 def test_detected_file_reads_back(tmp_path: Path) -> None:
     found = detect.build_topology(records("NVIDIA H200", 2), details(compute_capability="9.0"), full(2, "NV18"), None)
     path = tmp_path / "mine.toml"
-    path.write_text(topology_toml(found, "Two lines\nof comment"))
+    path.write_text(to_toml(found, "Two lines\nof comment"))
     assert path.read_text().startswith("# Two lines\n# of comment\nschema = ")
     assert load_file(path, "topology") == found
 
@@ -389,4 +389,4 @@ def test_detected_file_reads_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "topology").glob("*.toml")), ids=lambda p: p.stem)
 def test_writing_a_shipped_file_keeps_every_figure(path: Path) -> None:
     loaded = load_file(path, "topology")
-    assert tomllib.loads(topology_toml(loaded)) == tomllib.loads(path.read_text())  # type: ignore[arg-type]
+    assert tomllib.loads(to_toml(loaded)) == tomllib.loads(path.read_text())  # type: ignore[arg-type]
