@@ -103,6 +103,7 @@ CALLS = {
     "check": ["ENV"],
     "validate points": ["POINTS", "--model", "kimi-k2.5", "--topology", "rtx-pro-6000-x8", "--tolerance", "99"],
     "validate trace": ["TRACE"],
+    "validate sglang": ["--model-path", "MODEL", "--model", "kimi-k2.5", "--topology", "rtx-pro-6000-x8", "--settings", "base", "--draft-tokens", "1", "--tp", "8", "--dry-run"],
     "models list": [],
     "models show": ["kimi-k2.5"],
     "models add": ["CONFIG", "--name", "mine"],
