@@ -98,7 +98,8 @@ def parse_point(text: str, known: Mapping[str, Setting] | None = None) -> Point:
     try:
         return _point(row, "--point", 0, known)
     except InputError as error:
-        raise InputError(f"'{text}' is not a point", error.why or error.what, advice) from None
+        why = error.why or error.what.removeprefix("--point:0").removeprefix(", ").removeprefix(": ")
+        raise InputError(f"'{text}' is not a point", why, advice) from None
 
 
 def _check_header(header: list[str], where: str, line: int) -> None:
@@ -144,8 +145,9 @@ def _point(row: Mapping[str, str], where: str, number: int, known: Mapping[str, 
         return Point.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
-        column = str(first["loc"][0]) if first["loc"] else "line"
-        raise InputError(f"{at}, column {column}: {first['msg'].removeprefix('Value error, ')}", f"the value is '{row.get(column, '')}'" if column in row else "", "correct the cell") from None  # fmt: skip
+        column = str(first["loc"][0]) if first["loc"] else ""
+        place = f"{at}, column {column}" if column else at
+        raise InputError(f"{place}: {first['msg'].removeprefix('Value error, ')}", f"the value is '{row.get(column, '')}'" if column in row else "", "correct the cell") from None  # fmt: skip
 
 
 def _setting(value: str, at: str, known: Mapping[str, Setting] | None) -> Setting:
