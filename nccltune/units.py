@@ -62,7 +62,7 @@ def parse_ints(text: str, *, minimum: int = 1, what: str = "number") -> list[int
         if low > high or low < minimum or high - low > _MAX_LIST:
             raise InputError(
                 f"'{part}' is not a usable range",
-                f"it must rise and start at {minimum} or more",
+                f"it must rise, start at {minimum} or more and hold at most {_MAX_LIST:,} numbers",
                 "write for example 1-16",
             )
         numbers.update(range(low, high + 1))

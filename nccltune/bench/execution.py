@@ -4,6 +4,7 @@ import contextlib
 import datetime
 from collections.abc import Callable
 
+from nccltune import run_lock
 from nccltune.bench.options import Event, Outcome
 from nccltune.bench.race import Race
 from nccltune.bench.request import Prepared
@@ -16,6 +17,7 @@ from nccltune.store import Run
 
 def execute(prepared: Prepared, run: Run, on_event: Callable[[Event], None] | None = None) -> Outcome:
     """Walk the plan into ``run`` and set its status. Raises nothing for failed cases: they are records."""
+    run_lock.take(run.path)  # before the manifest of a scan that may be measuring is touched
     run.update(status="running")
     status: RunStatus = "failed"
     try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nccltune import __version__
+from nccltune.bench.effective import tunable_unknown
 from nccltune.bench.options import ScanOptions
 from nccltune.bench.sampling import StopRule
 from nccltune.bench.session import SessionOptions
@@ -13,6 +14,7 @@ from nccltune.bench.sums import MAX_EXACT_RANKS
 from nccltune.costmodel.experts import distinct_experts
 from nccltune.costmodel.weights import weight_bytes
 from nccltune.errors import InputError, MachineError
+from nccltune.knobs import nearest
 from nccltune.methods import METHODS
 from nccltune.plan import Grid, Plan, default_grid, make_plan
 from nccltune.registry import load_model
@@ -121,6 +123,7 @@ def prepare(request: ScanRequest) -> Prepared:
         grid, size_bytes=sizes, timings=timings, num_ranks=num_ranks, dtype=request.dtype, base=request.base, backend=backend,
         seed=request.seed, base_extra=request.base_extra,
     )  # fmt: skip
+    notes += _unknown_variables(plan)
     libnccl = ""
     if backend in ("nccl", "torch"):
         from nccltune.probe import find_libnccl
@@ -239,6 +242,15 @@ def _weights(model: Model | None, size_bytes: int, num_ranks: int) -> int:
     experts = distinct_experts(model.moe, tokens) if model.moe else 0.0
     total = float(sum(part.sum() for part in weight_bytes(model, num_ranks, experts).values()))
     return int(min(max(total / model.num_allreduces, MIN_WEIGHT_BYTES), MAX_WEIGHT_BYTES))
+
+
+def _unknown_variables(plan: Plan) -> list[str]:
+    """A misspelt variable is measured as asked, and found not to be read; better to say so before."""
+    names = sorted({name for setting in plan.settings for name in tunable_unknown(setting.env)})
+    return [
+        f"{name} is no variable this tool knows" + (f"; did you mean {close}?" if (close := nearest(name)) else "")
+        for name in names
+    ]
 
 
 def _decode_sizes(model: Model | None, sizes: list[int]) -> tuple[int, ...]:

@@ -197,3 +197,8 @@ def test_a_gloo_scan_from_end_to_end(capsys, tmp_path):
     assert "say nothing about NCCL on GPUs" in " ".join(fit.warnings)
     assert run.manifest.command[0]
     assert run.manifest.machine.torch_version
+
+
+def test_a_misspelt_variable_is_named_before_anything_runs(capsys):
+    notes = plan(capsys, "--tokens", "1", "--set", "NCCL_PRTO=LL")["notes"]
+    assert notes == ["NCCL_PRTO is no variable this tool knows; did you mean NCCL_PROTO?"]

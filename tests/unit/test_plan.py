@@ -8,7 +8,14 @@ from nccltune.plan import Grid, default_grid, make_plan
 
 
 def plan(grid: Grid, **fields):
-    defaults = {"size_bytes": [14336], "timings": ["in-forward"], "num_ranks": 2, "dtype": "bfloat16", "base": "sglang", "backend": "nccl"}
+    defaults = {
+        "size_bytes": [14336],
+        "timings": ["in-forward"],
+        "num_ranks": 2,
+        "dtype": "bfloat16",
+        "base": "sglang",
+        "backend": "nccl",
+    }
     return make_plan(grid, **{**defaults, **fields})
 
 
