@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -128,6 +129,6 @@ def test_a_stopped_rank_is_a_hang_and_the_next_case_starts_anew(session):
     finally:
         object.__setattr__(session.options, "timeout_s", 30.0)
     assert failure.value.kind == "hang"
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     session.forget()
     assert time_us(session, {}, 14336)[0] > 1
