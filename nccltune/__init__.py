@@ -12,6 +12,7 @@ _TWINS = (
     "calibrate",
     "emit",
     "fit",
+    "frame",
     "predict",
     "scan",
     "validate",

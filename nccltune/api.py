@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from nccltune.bench.options import Event
     from nccltune.bench.report import ScanResult
     from nccltune.bench.request import ScanRequest
@@ -89,6 +91,20 @@ def fit(run: str | Path, *, model: str | None = None, timing: str | None = None)
     from nccltune.costmodel.run_fit import fit_folder
 
     return fit_folder(Path(run), model=model, timing=timing)
+
+
+def frame(run: str | Path) -> pd.DataFrame:
+    """Every case of a run as a pandas DataFrame, one row each, units in the column names."""
+    from nccltune.export import measurements_frame
+
+    return measurements_frame(run)
+
+
+def write_csv(run: str | Path, path: str | Path) -> int:
+    """Write every case of a run as CSV and return how many there are."""
+    from nccltune import export
+
+    return export.write_csv(run, path)
 
 
 def emit(

@@ -17,13 +17,17 @@ from nccltune.cli import _beside, _console, _options
     default=None,
     help="Times that predictions use [default: in-forward where the run has them].",
 )
+@click.option(
+    "--csv", type=click.Path(path_type=Path), metavar="FILE", help="Also write every case as CSV, one row each."
+)
 @_options.common
-def command(run: Path, model: str | None, timing: str | None, **options: Any) -> None:
+def command(run: Path, model: str | None, timing: str | None, csv: Path | None, **options: Any) -> None:
     """Fit the cost model of RUN (scan does it too), print its settings ranked, and write fit.json into the folder.
 
     \b
     nccltune fit runs/latest
     nccltune fit runs/latest --model qwen3-235b-a22b --timing back-to-back --json
+    nccltune fit runs/latest --csv cases.csv
     """
     from nccltune import api
     from nccltune.cli._tables import fit_summary, fit_table
@@ -31,6 +35,8 @@ def command(run: Path, model: str | None, timing: str | None, **options: Any) ->
 
     fit = api.fit(run, model=model, timing=timing)
     err = _console.stderr(quiet=options["quiet"])
+    if csv is not None:
+        err.print(f"wrote {csv}: {api.write_csv(run, csv)} cases", markup=False, soft_wrap=True)
     if options["as_json"]:
         _console.print_json({"schema": SCHEMA, **fit.model_dump(mode="json")})
     else:
