@@ -3,7 +3,7 @@
 Rule read from docker/cli pkg/kvfile: leading blanks and lines that start with # are skipped, nothing else is touched.
 """
 
-from nccltune.emit.document import Document, Variable, assignments, check_variable, comment_lines, finish, refuse
+from nccltune.emit.document import Document, Variable, assignments, comment_lines, finish, literal_line
 from nccltune.emit.findings import Reading, lines_of, parsed
 from nccltune.emit.line_lint import inline_comment, literal_dollar, quoted
 
@@ -13,13 +13,7 @@ USE = "docker run --env-file FILE"
 
 def render(variable: Variable) -> str:
     """Return the line of one variable."""
-    check_variable(variable, NAME)
-    if variable.value.endswith("\\"):
-        refuse(variable, NAME, "the line would end in a backslash, which other readers join with the next line",
-               "change the value")  # fmt: skip
-    if not variable.value:
-        refuse(variable, NAME, "an empty value sets the variable to nothing, which NCCL takes as unset", "leave it out")
-    return f"{variable.name}={variable.value}"
+    return literal_line(variable, NAME)
 
 
 def write(document: Document) -> str:

@@ -110,3 +110,14 @@ def check_variable(variable: Variable, form: str) -> None:
 def refuse(variable: Variable, form: str, why: str, do: str) -> None:
     """Raise the InputError for a value that ``form`` cannot carry."""
     raise InputError(f"{variable.name}={variable.value!r} cannot be written to a {form} file", why, do)
+
+
+def literal_line(variable: Variable, name: str) -> str:
+    """Return ``NAME=value`` for formats that take the value as it stands, to the end of the line."""
+    check_variable(variable, name)
+    if variable.value.endswith("\\"):
+        why = "the line would end in a backslash, which other readers join with the next line"
+        refuse(variable, name, why, "change the value")
+    if not variable.value:
+        refuse(variable, name, "an empty value sets the variable to nothing, which NCCL takes as unset", "leave it out")
+    return f"{variable.name}={variable.value}"

@@ -4,7 +4,7 @@ Read from NVIDIA/nccl src/misc/param.cc (setEnvFile): # only as the first charac
 variable that is already set keeps its value, so of two lines the first counts and the environment beats both.
 """
 
-from nccltune.emit.document import Document, Variable, assignments, check_variable, comment_lines, finish, refuse
+from nccltune.emit.document import Document, Variable, assignments, comment_lines, finish, literal_line, refuse
 from nccltune.emit.findings import Reading, lines_of, parsed
 from nccltune.emit.line_lint import inline_comment, literal_dollar, quoted
 
@@ -15,19 +15,10 @@ MAX_BYTES = 1023
 
 def render(variable: Variable) -> str:
     """Return the line of one variable."""
-    check_variable(variable, NAME)
+    line = literal_line(variable, NAME)
     if len(variable.value.encode()) > MAX_BYTES:
         refuse(variable, NAME, f"NCCL cuts values after {MAX_BYTES} bytes", "use another format")
-    if variable.value.endswith("\\"):
-        refuse(
-            variable,
-            NAME,
-            "the line would end in a backslash, which other readers join with the next line",
-            "change the value",
-        )
-    if not variable.value:
-        refuse(variable, NAME, "an empty value sets the variable to nothing, which NCCL takes as unset", "leave it out")
-    return f"{variable.name}={variable.value}"
+    return line
 
 
 def write(document: Document) -> str:
