@@ -195,9 +195,9 @@ def check_resumable(prepared: Prepared, run: Run) -> None:
 
 def _backend(request: ScanRequest, machine: Machine) -> tuple[str, list[str]]:
     num_gpus = len(machine.gpus)
-    if request.backend == "auto":
-        if num_gpus >= 2:
-            return "nccl", []
+    if request.backend == "auto" and num_gpus >= 2:
+        return "nccl", []
+    if request.backend == "auto" or (request.backend == "torch" and not num_gpus):
         found = f"{num_gpus} GPU" if num_gpus else "no GPU"
         return "gloo", [
             f"{found} found: all-reduces are measured with gloo between local CPU processes. They say nothing about NCCL on your GPUs."

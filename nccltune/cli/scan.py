@@ -27,7 +27,7 @@ TIMINGS = ("in-forward", "back-to-back", "eager")
     type=click.Choice(["auto", "nccl", "nccl-tests", "torch", "gloo"]),
     default="auto",
     show_default=True,
-    help="auto: nccl with two or more GPUs, otherwise gloo between CPU processes.",
+    help="auto: nccl with two or more GPUs, otherwise gloo between CPU processes. torch: torch.distributed, over NCCL, or gloo without a GPU.",
 )
 @click.option("--ranks", type=click.IntRange(min=1), help="Number of ranks [default: all GPUs; 2 for gloo].")
 @click.option(

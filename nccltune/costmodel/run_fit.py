@@ -181,7 +181,7 @@ def _warnings(manifest: Manifest, cells: Cells, timing: Timing, fits: list[Setti
         warnings.append(f"the run is {manifest.status}: settings without all sizes cannot be ranked")
     if manifest.backend == "gloo":
         warnings.append("the times are of gloo between CPU processes: they say nothing about NCCL on GPUs")
-    if timing != "in-forward":
+    elif timing != "in-forward":
         warnings.append(f"{timing} times {UNDERSTATES}: scan with --timing in-forward")
     wrong = [fit.setting.name for fit in fits if fit.reason.startswith("wrong results")]
     if wrong:

@@ -133,14 +133,28 @@ def test_wrong_flags_are_usage_errors_before_anything_runs(args, words, capsys, 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("backend", ["nccl", "torch", "nccl-tests"])
-def test_a_machine_without_gpus_is_said_with_the_way_to_try_the_tool(backend, capsys, monkeypatch):
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """A machine without GPUs, whatever runs the tests."""
     from nccltune.schemas.machine import Machine
 
     bare = Machine(
         hostname_hash="0", os="Linux", kernel="6", python="3.11", cpu_model="cpu", num_cpus=2, memory_bytes=1
     )
     monkeypatch.setattr("nccltune.probe.collect_machine", lambda: bare)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_torch_without_gpus_is_gloo_and_says_so(capsys):
+    assert invoke("--backend", "torch", "--tokens", "1", "--dry-run", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["backend"] == "gloo"
+    assert "gloo between local CPU processes" in found["notes"][0]
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("backend", ["nccl", "nccl-tests"])
+def test_a_machine_without_gpus_is_said_with_the_way_to_try_the_tool(backend, capsys):
     assert invoke("--backend", backend, "--dry-run") == 5
     assert "use --backend gloo to try the tool" in capsys.readouterr().err
 
