@@ -31,6 +31,8 @@ DEFAULT_HIDDEN = 7168
 MAX_WEIGHT_BYTES = 64 << 20
 MIN_WEIGHT_BYTES = 4 << 20
 MAX_DECODE_TOKENS = 16
+# Settings between two repetitions of the base: at least so many, and about so many repetitions over a large grid.
+MONITOR_EVERY, MONITORS = 8, 16
 MAX_DECODE_SIZES = 5
 _RULE = ("relative_width", "min_replays", "max_replays")
 BACKENDS = ("auto", "nccl", "nccl-tests", "torch", "gloo")
@@ -140,7 +142,7 @@ def prepare(request: ScanRequest) -> Prepared:
     )  # fmt: skip
     options = ScanOptions(
         rule=request.rule, dedup=request.dedup, time_budget_s=request.time_budget_s, retry_failed=request.retry_failed,
-        decode_sizes=_decode_sizes(request.model, sizes), beside=backend == "nccl" and request.beside is not False,
+        decode_sizes=_decode_sizes(request.model, sizes), monitor_every=max(MONITOR_EVERY, len(plan.settings) // MONITORS), beside=backend == "nccl" and request.beside is not False,
         weight_bytes={size: _weights(request.model, size, num_ranks) for size in sizes},
     )  # fmt: skip
     return Prepared(request, plan, machine, session, options, notes)

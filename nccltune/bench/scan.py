@@ -175,7 +175,7 @@ class Scan:
 
     def _open(self, setting: Setting, library_env: dict[str, str]) -> Communicator:
         if self.session.needs_restart(library_env):
-            self._emit("restart", "new processes: the private copies of libnccl are used up")
+            self._emit("restart", "new processes: torch loads one libnccl, which reads these variables once")
             self.session.stop()
         env = {**self.plan.base_env, **setting.env}
         comm = self.session.open(env, library_env, self.plan.size_bytes)
