@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from nccltune import api
+from nccltune.errors import QualityError
 from nccltune.registry import load_model
 from nccltune.store import Run
 
@@ -107,3 +108,41 @@ def test_communication_changes_with_the_setting_and_compute_does_not(runs):
     assert b.comm_ms.value == pytest.approx(count * 13.5e-3, rel=0.25), (
         "123 all-reduces of 56 KiB, plus the gather of logits"
     )
+
+
+CONFIRMED = {
+    "env": {"NCCL_PROTO": "allreduce:LL", "NCCL_ALGO": "allreduce:ring", "NCCL_MIN_NCHANNELS": "16", "NCCL_MAX_NCHANNELS": "16"},
+    "setting": "LL Ring 16ch",
+    "num_launches": 3,
+    "other_collectives": {"all_gather": "", "reduce_scatter": "", "broadcast": ""},
+    "outcome": "complete",
+}  # fmt: skip
+
+
+def confirmed_copy(runs: Path, folder: Path, **changes) -> Path:
+    shutil.copytree(runs / "shm", folder / "run")
+    run = Run.load(folder / "run")
+    run.update(options={**run.manifest.options, "confirmation": {**CONFIRMED, **changes}})
+    return folder / "run"
+
+
+def test_a_confirmed_set_says_so(runs, tmp_path):
+    text = api.emit(confirmed_copy(runs, tmp_path), objective="decode").text
+    assert (
+        "# confirmed: 3 more launches of exactly this set, in turn with the base; all-gather, reduce-scatter and broadcast give right data"
+        in text
+    )
+
+
+def test_the_confirmation_of_another_set_says_nothing(runs, tmp_path):
+    path = confirmed_copy(runs, tmp_path, env={"NCCL_PROTO": "allreduce:LL"})
+    assert "confirmed" not in api.emit(path, objective="decode").text
+
+
+def test_a_set_under_which_another_collective_fails_is_refused(runs, tmp_path):
+    path = confirmed_copy(
+        runs, tmp_path, other_collectives={"all_gather": "no algorithm", "reduce_scatter": "", "broadcast": ""}
+    )
+    with pytest.raises(QualityError, match="all_gather fails under it: no algorithm"):
+        api.emit(path, objective="decode")
+    assert "WARNING: all_gather fails under it" in api.emit(path, objective="decode", force=True).text
