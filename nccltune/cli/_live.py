@@ -29,6 +29,13 @@ def make_request(options: dict[str, Any]) -> "LiveRequest":
     return LiveRequest(**options, **known, model=str(model), drafter=str(drafter) if drafter else None)
 
 
+def given_options(options: dict[str, Any]) -> list[str]:
+    """Return the flags among ``options`` that the command line of this call gives."""
+    context = click.get_current_context()
+    by_name = {p.name: p.opts[0] for p in context.command.params if p.name in options}
+    return [flag for name, flag in by_name.items() if name and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]  # fmt: skip
+
+
 def split_settings(texts: tuple[str, ...]) -> list[str]:
     """Split ``base,best,NCCL_PROTO=LL;NCCL_ALGO=ring,tree``: names by commas; from ``NCCL_`` on, one setting a text."""
     found: list[str] = []

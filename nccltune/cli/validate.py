@@ -100,6 +100,8 @@ def trace(
     from nccltune import api
     from nccltune.validation.trace import gate
 
+    if options["setting"] and not options["run"]:
+        raise click.UsageError("--setting names a curve of the run: give --run")
     found = api.validate_trace(Path(file), **options)
     _trace.show(found, as_json=as_json)
     _console.warn(_console.stderr(quiet), found.warnings)
@@ -255,6 +257,8 @@ def sglang(
     from nccltune.validation.points import gate
 
     request = None if resume else _live.make_request(options)
+    if resume and (given := _live.given_options(options)):
+        _console.warn(_console.stderr(quiet), [f"--resume goes on with the stored request: {', '.join(given)} given here does not count"])  # fmt: skip
     if dry_run:
         _live.show_plan(api.plan_validation(request, resume=resume), as_json=as_json)
         return

@@ -71,8 +71,8 @@ def _validation_points(text: str, where: str) -> list[Point]:
 
 
 def parse_points(text: str, where: str, known: Mapping[str, Setting] | None = None) -> list[Point]:
-    """Read points from CSV text; lines that are empty or start with ``#`` are skipped."""
-    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip() and not line.lstrip().startswith("#")]  # fmt: skip
+    """Read points from CSV text; lines that are empty (a spreadsheet leaves commas) or start with ``#`` are skipped."""
+    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip(" \t,") and not line.lstrip().startswith("#")]  # fmt: skip
     if not lines:
         raise InputError(f"{where} has no points", "it is empty", f"start it with {','.join(_NEEDED)}")
     if "\0" in text:
@@ -103,6 +103,9 @@ def parse_point(text: str, known: Mapping[str, Setting] | None = None) -> Point:
 
 
 def _check_header(header: list[str], where: str, line: int) -> None:
+    if len(header) == 1 and (mark := next((m for m in ";\t" if m in header[0]), None)):
+        name = "semicolons" if mark == ";" else "tabs"
+        raise InputError(f"{where}:{line}: the columns are split by {name}", "a points file is split by commas", "export it with commas, and with a point in decimal numbers")  # fmt: skip
     unknown = [name for name in header if name not in _NEEDED + _OPTIONAL]
     missing = [name for name in _NEEDED if name not in header]
     twice = sorted({name for name in header if header.count(name) > 1})
@@ -141,6 +144,8 @@ def _point(row: Mapping[str, str], where: str, number: int, known: Mapping[str, 
             fields[name] = value
         elif name in _NEEDED:
             raise InputError(f"{at}, column {name}: empty", "", "fill it in")
+    if fields["phase"] == "cycle" and _is_one(fields.get("draft_tokens")):
+        fields["phase"] = "decode"  # without drafts, the cycle is the plain step
     try:
         return Point.model_validate(fields)
     except ValidationError as error:
@@ -148,6 +153,11 @@ def _point(row: Mapping[str, str], where: str, number: int, known: Mapping[str, 
         column = str(first["loc"][0]) if first["loc"] else ""
         place = f"{at}, column {column}" if column else at
         raise InputError(f"{place}: {first['msg'].removeprefix('Value error, ')}", f"the value is '{row.get(column, '')}'" if column in row else "", "correct the cell") from None  # fmt: skip
+
+
+def _is_one(cell: object) -> bool:
+    """Whether a draft-token cell says 1; an absent one says nothing."""
+    return cell in ("1", "1.0")
 
 
 def _setting(value: str, at: str, known: Mapping[str, Setting] | None) -> Setting:

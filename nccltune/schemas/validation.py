@@ -110,6 +110,8 @@ class Summary(Strict):
     """Largest of the ``regrets``."""
     num_used_for_calibration: int = 0
     num_not_predictable: int = 0
+    num_not_measured: int = 0
+    """Of a live run: planned arms that failed or were not started."""
     mape_percent_by_phase: dict[str, float] = Field(default_factory=dict)
     tolerance_percent: float
     within_tolerance: bool | None

@@ -9,6 +9,8 @@ from nccltune.validation.observation import Observation
 
 RANKED_FROM_PERCENT = 2.0
 """Settings that were measured closer than this are not ranked: a repeat of the same server differs by about 1%."""
+_ROUNDING_PERCENT = 1e-9
+"""5.1 ms is 2.0000000000000018% above 5 ms in floating point, and 2% on paper."""
 
 
 def arm_of(seen: Observation, predicted: Value, used: bool) -> Arm:
@@ -35,7 +37,7 @@ def rank_settings(arms: Sequence[Arm]) -> list[Ranking]:
                 continue
             faster, slower = sorted((one, other), key=lambda arm: arm.measured.value)
             measured = 100 * (slower.measured.value / faster.measured.value - 1)
-            if measured <= RANKED_FROM_PERCENT:
+            if measured <= RANKED_FROM_PERCENT + _ROUNDING_PERCENT:
                 continue
             predicted = 100 * (slower.predicted.value / faster.predicted.value - 1)
             found.append(
@@ -96,7 +98,7 @@ def summarize(
             if (mine := [abs(arm.error_percent) for arm in scored if arm.phase == phase])
         },
         tolerance_percent=tolerance,
-        within_tolerance=max(errors) <= tolerance if errors else None,
+        within_tolerance=max(errors) <= tolerance + _ROUNDING_PERCENT if errors else None,
     )
 
 

@@ -58,10 +58,10 @@ def _phases(scored: Sequence[Arm], tolerance: float) -> list[str]:
     plain = [arm for arm in scored if arm.phase == "decode"]
     drafted = [arm for arm in scored if arm.phase in ("verify", "cycle")]
     off_plain, off_drafted = _mape(plain) > tolerance, _mape(drafted) > tolerance
-    if off_drafted and plain and not off_plain:
+    if off_drafted and not off_plain:
         growth = _by(drafted, lambda arm: arm.draft_tokens)
         return [
-            f"plain decode is right, verify and cycle are off ({growth}): the verify overhead or the drafter. Calibrate on one cycle of another "
+            f"{'plain decode is right, ' if plain else ''}verify and cycle are off ({growth}): the verify overhead or the drafter. Calibrate on one cycle of another "
             "draft-token count, and check that a CUDA graph covers the verify shape"
         ]
     if off_plain:
@@ -92,7 +92,13 @@ def _by(arms: Sequence[Arm], of: object) -> str:
     groups: dict[int, list[Arm]] = {}
     for arm in arms:
         groups.setdefault(of(arm), []).append(arm)
-    return ", ".join(f"{key}: {_mean_error(groups[key]):+.1f}%" for key in sorted(groups)[:8])
+    return ", ".join(f"{key}: {_errors(groups[key])}" for key in sorted(groups)[:8])
+
+
+def _errors(arms: Sequence[Arm]) -> str:
+    """Their range: a mean of errors to both sides would look like none."""
+    low, high = min(arm.error_percent for arm in arms), max(arm.error_percent for arm in arms)
+    return f"{low:+.1f}%" if f"{low:.1f}" == f"{high:.1f}" else f"{low:+.1f}% to {high:+.1f}%"
 
 
 def _mean_error(arms: Sequence[Arm]) -> float:

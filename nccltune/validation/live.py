@@ -83,11 +83,13 @@ def compare_folder(folder: Folder, request: LiveRequest) -> Validation:
     subject = _subject(request)
     found = validate_points(points, subject, request.tolerance, inputs=[folder.path.name], measured=measured)
     failed = [a for a in arms if a.status != "ok"]
+    planned = {arm.id for plan in planning.plan_servers(request) for arm in plan.arms}
+    summary = found.summary.model_copy(update={"num_not_measured": len(planned - {a.arm_id for a in good})})
     extra = [f"{len(failed)} of {len(arms)} arms failed: {failed[0].error.kind}: {failed[0].error.message}"] if failed and failed[0].error else []  # fmt: skip
     extra += _engine_warnings(servers)
     said = [w for server in servers for w in server.warnings] + [w for arm in good for w in arm.warnings]
     extra += dict.fromkeys(said)
-    return found.model_copy(update={"servers": [s.model_dump(mode="json") for s in servers], "warnings": [*extra, *found.warnings]})  # fmt: skip
+    return found.model_copy(update={"summary": summary, "servers": [s.model_dump(mode="json") for s in servers], "warnings": [*extra, *found.warnings]})  # fmt: skip
 
 
 def _checked(request: LiveRequest) -> tuple[LiveRequest, list[ServerPlan]]:
@@ -97,7 +99,9 @@ def _checked(request: LiveRequest) -> tuple[LiveRequest, list[ServerPlan]]:
     plans = planning.plan_servers(request)
     if not request.attach:
         planning.ranks_of(request)
-    _calibrated(request)
+    planned = [arm.id for plan in plans for arm in plan.arms]
+    if lost := sorted(_calibrated(request) - set(planned)):
+        raise InputError(f"--calibrate names {', '.join(lost)}, which is not measured", f"the arms are {', '.join(planned[:8])}{', ...' if len(planned) > 8 else ''}", "name one of them as SETTING:BATCH:DRAFT_TOKENS, or measure it too")  # fmt: skip
     if request.prompts:
         read_prompts(Path(request.prompts))
     with architectures(_subject(request)) as resolved:

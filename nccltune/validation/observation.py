@@ -34,6 +34,8 @@ class Observation:
     engine: str = ""
     key: Key = ("", "", 0, 0, 0)
     is_for_calibration: bool = False
+    has_other_rows: bool = False
+    """Whether some of its rows are marked for calibration and others are not."""
 
     @property
     def case(self) -> tuple[str, int, int, int, str]:
@@ -115,6 +117,7 @@ def _joined(key: Key, engine: str, rows: Sequence[Point], settings: Settings, se
         engine=engine,
         key=key,
         is_for_calibration=any(p.use == "calibrate" for p in rows),
+        has_other_rows=len({p.use == "calibrate" for p in rows}) > 1,
     )
 
 

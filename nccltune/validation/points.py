@@ -8,13 +8,13 @@ from nccltune.errors import QualityError, ValidationError
 from nccltune.parse.points import read_points
 from nccltune.schemas.common import Value, header
 from nccltune.schemas.points import Point
-from nccltune.schemas.setting import Setting
+from nccltune.schemas.setting import BASE, Setting
 from nccltune.schemas.validation import SCHEMA, SCHEMA_VERSION, Arm, Measured, NotPredictable, Validation
 from nccltune.store import Run
 from nccltune.validation import compare
 from nccltune.validation.architecture import architectures
 from nccltune.validation.findings import findings
-from nccltune.validation.observation import Observation, observe
+from nccltune.validation.observation import Key, Observation, observe
 from nccltune.validation.predictor import Predictor, Subject, make_predictor
 
 DEFAULT_TOLERANCE_PERCENT = 5.0
@@ -43,33 +43,44 @@ def validate_points(
 
 
 def names_of(subject: Subject) -> dict[str, Setting]:
-    """Setting names that a points file may use: those of the profile and of the run."""
-    known = profiles.settings_of(profiles.load_profile(subject.profile)) if subject.profile else {}
+    """Setting names that a points file may use: those of the profile and of the run, and ``best`` for its best one."""
+    profile = profiles.load_profile(subject.profile) if subject.profile else None
+    known = profiles.settings_of(profile) if profile else {}
+    if profile is not None and profile.best_setting in known:
+        known["best"] = known[profile.best_setting]
     fit = Run.load(subject.run).load_fit() if subject.run else None
-    return known | ({s.setting.name: s.setting for s in fit.settings} if fit else {})
+    if fit is not None:
+        known |= {s.setting.name: s.setting for s in fit.settings}
+        known["best"] = known.get(fit.best or "base", BASE)
+    return known
 
 
 def gate(found: Validation) -> None:
-    """Raise what the score means: QualityError with nothing scored, ValidationError beyond the tolerance."""
+    """Raise what the score means: QualityError with nothing scored or a part missing, ValidationError beyond the tolerance."""
     summary = found.summary
     if summary.num_scored == 0:
-        why = "every arm was calibrated on" if not found.not_predictable else found.not_predictable[0].reason
-        raise QualityError("nothing could be scored", why, "leave some rows unmarked (use=score), of settings that the run measured")  # fmt: skip
+        if found.not_predictable:
+            raise QualityError("nothing could be scored", found.not_predictable[0].reason, "scan those settings, or take points of settings that the run measured")  # fmt: skip
+        raise QualityError("nothing could be scored", "every arm was calibrated on, here or for the profile", "leave some rows unmarked (use=score), of other arms")  # fmt: skip
     if not summary.within_tolerance:
         assert summary.worst_percent is not None
         off = [a for a in found.arms if not a.used_for_calibration and abs(a.error_percent) > summary.tolerance_percent]
-        why = f"mean error {summary.mape_percent:.1f}%, worst {summary.worst_percent:.1f}%; no scored arm may be off by more than {summary.tolerance_percent:g}%"
+        why = f"mean error {summary.mape_percent:.2f}%, worst {summary.worst_percent:.2f}%; no scored arm may be off by more than {summary.tolerance_percent:g}%"
         raise ValidationError(
             f"{len(off)} of {summary.num_scored} scored arms are out of tolerance", why,
             found.findings[0] if found.findings else "compare the arms; --tolerance sets the limit",
         )  # fmt: skip
+    if summary.num_not_measured:
+        measured: list[Arm | NotPredictable] = [*found.arms, *found.not_predictable]
+        planned = summary.num_not_measured + len({(a.setting.id, a.batch_size, a.draft_tokens) for a in measured})  # fmt: skip
+        raise QualityError(f"{summary.num_not_measured} of {planned} arms were not measured", "the others are within tolerance", "see the log of the server, then use --resume")  # fmt: skip
 
 
 def _validation(
     subject: Subject, predictor: Predictor, seen: Sequence[Observation], tolerance: float, inputs: list[str]
 ) -> Validation:
     basis = predictor.whole()
-    used = predictor.used()
+    used = predictor.used(seen)
     arms, missing = _arms(predictor, seen, used)
     rankings, lost = compare.rank_settings(arms), compare.regrets(arms)
     return Validation(
@@ -85,9 +96,7 @@ def _validation(
     )  # fmt: skip
 
 
-def _arms(
-    predictor: Predictor, seen: Sequence[Observation], used: set[tuple[str, str, int, int, int]]
-) -> tuple[list[Arm], list[NotPredictable]]:
+def _arms(predictor: Predictor, seen: Sequence[Observation], used: set[Key]) -> tuple[list[Arm], list[NotPredictable]]:
     """Predict setting by setting; the order of the file is kept."""
     by_setting: dict[str, list[int]] = {}
     for index, one in enumerate(seen):
@@ -113,11 +122,20 @@ def _arms(
     return arms, missing
 
 
-def _warnings(seen: Sequence[Observation], used: set[tuple[str, str, int, int, int]], arms: Sequence[Arm]) -> list[str]:
+def _labels(seen: Sequence[Observation]) -> str:
+    """Up to six arms by name, and how many more."""
+    names = [f"{o.phase}:{o.batch_size}:{o.draft_tokens} {o.setting.name}" for o in seen]
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def _warnings(seen: Sequence[Observation], used: set[Key], arms: Sequence[Arm]) -> list[str]:
     found = []
     unmarked = [o for o in seen if o.key in used and not o.is_for_calibration]
     if unmarked:
-        found.append(f"{len(unmarked)} arms are points of the profile behind the predictions: they are not scored")
+        found.append(f"points of the profile behind the predictions are not scored: {_labels(unmarked)}")
+    mixed = [o for o in seen if o.is_for_calibration and o.has_other_rows]
+    if mixed:
+        found.append(f"an arm with a row marked calibrate is not scored, its unmarked rows neither: {_labels(mixed)}")
     renamed = {o.setting.id: o.priced_as for o in seen if o.setting.id != o.priced_as.id}
     found += [
         f"'{given}' is priced as '{s.name}' of the run: the same to an all-reduce" for given, s in renamed.items()

@@ -60,14 +60,19 @@ class Predictor:
         is_named = setting.name in NAMED and NAMED[setting.name].id == setting.id
         return resolve(replace(self.question, setting=setting.name if is_named else setting.id))
 
-    def used(self) -> set[Key]:
-        """Arms that the predictions were calibrated on, those of a profile that applies by itself included."""
+    def used(self, seen: Sequence[Observation] = ()) -> set[Key]:
+        """Arms that the predictions were calibrated on, those of a profile that applies by itself included.
+
+        An observation with the very time of a point is that measurement, whatever context it is filed under.
+        """
         profile = self.whole().profile
         points = profile.points if profile else []
-        return {
-            key_of(p.point.model_copy(update={"context_tokens": p.context_tokens}), self.settings, self.context)
+        keys = {
+            key_of(p.point.model_copy(update={"context_tokens": p.context_tokens}), self.settings, self.context): p
             for p in points
         }
+        times = {(*key[:4], p.point.time_ms) for key, p in keys.items()}
+        return set(keys) | {o.key for o in seen if (*o.key[:4], o.measured.value) in times}
 
     def predict(self, setting: Setting, seen: Sequence[Observation]) -> list[Value] | str:
         """Predict observations of one setting; a text says why that is not possible."""
@@ -88,16 +93,29 @@ def make_predictor(subject: Subject, rows: Sequence[Point]) -> Predictor:
     """Calibrate on ``rows`` (on top of the run and the profile) and return what predicts. Raises InputError."""
     if len(rows) > _MAX_CALIBRATION_ROWS:
         raise InputError(f"{len(rows)} rows are marked calibrate", f"at most {_MAX_CALIBRATION_ROWS} can be fitted", "mark fewer rows")  # fmt: skip
-    given = profiles.load_profile(subject.profile) if subject.profile else None
+    given = profiles.load_profile(subject.profile) if subject.profile else _applying(subject)
     settings = known_settings(subject.run, given)
     context = subject.context if subject.context is not None else given.context_tokens if given else DEFAULT_CONTEXT
     rows = [p.model_copy(update={"setting": settings.priced_as(p.setting)}) for p in rows]
     warnings: list[str] = []
-    profile = _calibrated(subject, given, rows, context, warnings) if rows else given
+    profile: Profile | None = given if subject.profile else None
+    if rows:
+        # A run is of the user's own machine: the shipped points, published of another, are not mixed into its fit.
+        below = given if subject.profile or subject.run is None else None
+        if below is not None and not subject.profile:
+            warnings.append(f"the rows marked calibrate are fitted together with the {len(below.points)} points of the shipped profile {below.name}")  # fmt: skip
+        profile = _calibrated(subject, below, rows, context, warnings)
     question = Question(
         subject.model, subject.drafter, subject.topology, subject.run, profile, None, subject.ranks, None, context
     )
     return Predictor(question, settings, context, profile, warnings)
+
+
+def _applying(subject: Subject) -> Profile | None:
+    """Return the shipped profile where it applies by itself."""
+    known_settings(subject.run, None)  # says what to do about a run without a fit
+    asked = Question(subject.model, subject.drafter, subject.topology, subject.run, ranks=subject.ranks)
+    return resolve(asked).profile
 
 
 def known_settings(run: Path | None, profile: Profile | None) -> Settings:

@@ -112,6 +112,9 @@ class Session:
         """Measure a server that somebody else runs: its width is what it says, its environment is not known."""
         client = Client(url)
         record = self._record(plan, [], {}, [], "")
+        first = ", the first of --settings" if len(self.request.settings) > 1 else ""
+        text = f"the variables of an attached server cannot be read: it is taken to run '{plan.setting.name}'{first}"
+        record = record.model_copy(update={"warnings": [*record.warnings, text]})
         try:
             client.generate(_READY_PROMPT, 4, self.request.stall_s)
             record = self._measure(plan, pending, client, None, record)

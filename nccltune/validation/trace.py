@@ -35,7 +35,10 @@ def with_prediction(found: TraceReport, run: Path, setting: str | None, num_toke
     predicted = curve.at([model.allreduce_bytes(num_tokens)]).scaled(model.num_allreduces).item(0)
     measured = found.target.allreduce_us if found.target else None
     error = 100 * (predicted.value / measured - 1) if measured else None
-    return found.model_copy(update={"predicted_allreduce_us": predicted, "error_percent": error})
+    warnings = list(found.warnings)
+    if found.nccl_settings_matter is False:
+        warnings.append("the run's curve is NCCL's, and NCCL does not carry these all-reduces: the prediction is of what NCCL would take")  # fmt: skip
+    return found.model_copy(update={"predicted_allreduce_us": predicted, "error_percent": error, "warnings": warnings})
 
 
 def analyze(trace: Trace, model: str | None = None, inputs: Sequence[str] = ()) -> TraceReport:
@@ -61,7 +64,7 @@ def analyze(trace: Trace, model: str | None = None, inputs: Sequence[str] = ()) 
         kind=trace.kind, device=chosen, num_devices=len(devices), delimited_by=how, model=model, expected_allreduces=expected,
         count_confirmed=confirmed, methods=methods, nccl_settings_matter=_matters(target), target=target,
         others=[k for k in kinds[chosen] if k is not target], outside_allreduces=everywhere - inside,
-        warnings=[*trace.warnings, *_warnings(trace, target, expected, confirmed, methods)], inputs=list(inputs),
+        warnings=[*trace.warnings, *_outside(inside, everywhere), *_warnings(trace, target, expected, confirmed, methods)], inputs=list(inputs),
     )  # fmt: skip
 
 
@@ -123,9 +126,12 @@ def _collectives(forwards: Sequence[Forward], names: Names) -> list[CollectiveKe
 
 
 def _target(kinds: Sequence[ForwardKind], expected: int | None) -> ForwardKind | None:
-    """The kind with the model's number of all-reduces; else the one with the most, the drafter having few."""
+    """The kind with the model's number of all-reduces; else the one that holds the most of the trace's, the drafter
+    having few and two forwards taken for one being rare.
+    """
     exact = [k for k in kinds if expected is not None and k.allreduces_per_forward == expected]
-    return exact[0] if exact else next((k for k in kinds if k.allreduces_per_forward > 0), None)
+    some = [k for k in kinds if k.allreduces_per_forward > 0]
+    return exact[0] if exact else max(some, key=lambda k: k.num_forwards * k.allreduces_per_forward, default=None)
 
 
 def _allreduce_us(target: ForwardKind | None) -> float:
@@ -179,6 +185,12 @@ def _from_totals(trace: Trace, model: str | None, expected: int | None, inputs: 
         methods=methods, nccl_settings_matter=_matters(target), target=target, outside_allreduces=0 if target else count["all_reduce"],
         warnings=warnings, inputs=list(inputs),
     )  # fmt: skip
+
+
+def _outside(inside: int, everywhere: int) -> list[str]:
+    if not 0 < inside < everywhere - inside:
+        return []
+    return [f"{everywhere - inside} of {everywhere} all-reduces are outside the forwards told apart: prefill, or a verify that no CUDA graph covers"]  # fmt: skip
 
 
 def _warnings(

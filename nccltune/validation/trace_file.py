@@ -95,21 +95,27 @@ def _chrome(text: str, path: Path) -> Trace:
     if not isinstance(events, list):
         raise InputError(f"{path} is not a Chrome trace", "it has no traceEvents", _ADVICE)
     trace = Trace("torch-profiler")
-    for event in events:
-        if isinstance(event, dict) and event.get("ph", "X") == "X":
-            _event(event, trace)
+    complete = (e for e in events if isinstance(e, dict) and e.get("ph", "X") == "X")
+    num_lost = sum(not _event(event, trace) for event in complete)
+    if num_lost:
+        trace.warnings.append(_lost(num_lost))
     return trace
 
 
-def _event(event: dict[str, Any], trace: Trace) -> None:
+def _lost(number: int) -> str:
+    return f"{number} kernels without a readable start or duration are left out: counts and times may be too low"
+
+
+def _event(event: dict[str, Any], trace: Trace) -> bool:
+    """Take what is a kernel or a GPU annotation; False for one whose times cannot be read."""
     category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
     args = event.get("args") if isinstance(event.get("args"), dict) else {}
     assert isinstance(args, dict)
     if category not in ("kernel", "gpu_user_annotation"):
-        return
+        return True
     start, duration = _finite(event.get("ts")), _finite(event.get("dur"))
     if start is None or duration is None or duration < 0:
-        return
+        return False
     device = _whole(args.get("device"))
     device = _whole(event.get("pid")) if device is None else device
     if category == "kernel":
@@ -118,6 +124,7 @@ def _event(event: dict[str, Any], trace: Trace) -> None:
         trace.kernels.append(Kernel(name, start, duration, device or 0, _whole(args.get("correlation")), blocks))
     else:
         trace.annotations.append(Annotation(name, start, start + duration, device or 0))
+    return True
 
 
 def _nsys(text: str, path: Path) -> Trace:
@@ -143,13 +150,19 @@ def _columns(cells: list[str]) -> dict[str, tuple[int, float]]:
 
 def _gpu_trace(rows: Iterable[list[str]], columns: dict[str, tuple[int, float]]) -> Trace:
     trace = Trace("nsys-gpu-trace")
+    num_lost = 0
     for row in rows:
         name = _cell(row, columns, "name")
         start, duration = (_time(row, columns, key) for key in ("start", "duration"))
-        if not name or start is None or duration is None or name.startswith(("[CUDA mem", "[CUDA Mem")):
+        if not name or name.startswith(("[CUDA mem", "[CUDA Mem")):
+            continue
+        if start is None or duration is None:
+            num_lost += 1
             continue
         correlation, device = _whole(_cell(row, columns, "corrid")), _device(_cell(row, columns, "device"))
         trace.kernels.append(Kernel(name, start, duration, device, correlation, _whole(_cell(row, columns, "grdx"))))
+    if num_lost:
+        trace.warnings.append(_lost(num_lost))
     return trace
 
 

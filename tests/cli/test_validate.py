@@ -118,6 +118,10 @@ def test_windows_line_ends_and_a_bom_are_read(capsys, tmp_path):
 
 
 # -- validate trace, validate sglang --------------------------------------------------------------------------------
+def test_a_setting_without_a_run_is_wrong_usage(capsys, tmp_path):
+    code, _, err = invoke(capsys, "validate", "trace", str(tmp_path / "t.json"), "--setting", "base")
+    assert code == 2
+    assert "give --run" in err
 
 
 def trace_file(path, num=97):

@@ -17,6 +17,7 @@ from fake_sglang_server import step_ms
 from nccltune import api
 from nccltune.errors import InputError, QualityError
 from nccltune.schemas.validation_record import ArmRecord, ServerRecord
+from nccltune.validation.points import gate
 from nccltune.validation.records import Folder, load_validation
 from nccltune.validation.request import LiveRequest
 from nccltune.validation.servers import diagnose, free_port, port_is_free
@@ -253,6 +254,11 @@ def test_a_server_with_another_width_is_not_measured(tmp_path, run):
     assert errors[1] is None
     assert "runs with 4 draft tokens, not 3" in errors[3].message
     assert any("1 of 2 arms failed" in text for text in found.warnings)
+    assert found.summary.num_not_measured == 1
+    # a partial run is no success, however well the rest fits
+    summary = found.summary.model_copy(update={"within_tolerance": True})
+    with pytest.raises(QualityError, match="1 of 2 arms were not measured"):
+        gate(found.model_copy(update={"summary": summary}))
 
 
 def test_another_version_is_measured_and_said(tmp_path, run):
@@ -318,6 +324,14 @@ def test_an_attached_server_is_measured_and_left_running(tmp_path, run):
     assert (arm.draft_tokens, arm.setting.name) == (3, "LL Ring")
     assert arm.time_ms.value == pytest.approx(step_ms(3, 1, ""))
     assert found.arms[0].phase == "cycle"
+    assert any("it is taken to run 'LL Ring'" in text for text in found.warnings)
+    assert found.summary.num_not_measured == 0
+
+
+def test_an_arm_to_calibrate_on_must_be_measured(tmp_path, run):
+    with pytest.raises(InputError, match=r"base \| D=3 \| batch=1, which is not measured"):
+        measure(tmp_path, request(run, calibrate=["base:1:3"]))
+    assert not (tmp_path / "out").exists()
 
 
 def test_no_server_to_attach_to_is_an_input_error(tmp_path, run):
@@ -388,3 +402,17 @@ def test_the_command_prints_one_document_and_exits_with_the_verdict(tmp_path, ru
     assert document["servers"][0]["cleanup"]["port_free"] is True
     assert "[2/2]" in done.stderr
     assert "out of tolerance" in done.stderr
+    argv = [
+        sys.executable,
+        "-m",
+        "nccltune",
+        "validate",
+        "sglang",
+        "--resume",
+        str(tmp_path / "out"),
+        "--tolerance",
+        "500",
+    ]
+    again = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert again.returncode == 4
+    assert "the stored request: --tolerance given here does not count" in again.stderr

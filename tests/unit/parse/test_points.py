@@ -51,12 +51,25 @@ def test_bom_crlf_comments_and_blank_lines(tmp_path):
         ("phase,batch_size,time_ms,setting\ndecode,1,4,nosuch\n", "f:2, column setting"),
         ("phase,batch_size,time_ms,use\ndecode,1,4,train\n", "f:2, column use"),
         ("phase,batch_size,time_ms\ndecode,1,4\0\n", "NUL"),
+        ("phase;batch_size;time_ms\ndecode;1;4,57\n", "split by semicolons"),
+        ("phase\tbatch_size\ttime_ms\ndecode\t1\t4.57\n", "split by tabs"),
+        ("phase,batch_size,time_ms\ncycle,1,4\n", "at least 2"),
     ],
 )
 def test_errors_name_the_place(text, says):
     with pytest.raises(InputError) as error:
         parse_points(text, "f")
     assert says in str(error.value)
+
+
+def test_rows_of_commas_are_empty():
+    points = parse_points("phase,batch_size,time_ms\n,,\ndecode,1,4\n , , \n", "f")
+    assert [p.time_ms for p in points] == [4]
+
+
+def test_a_cycle_without_drafts_is_a_plain_step():
+    (point,) = parse_points("phase,batch_size,draft_tokens,time_ms,accept_length\ncycle,4,1,6.0,1\n", "f")
+    assert (point.phase, point.draft_tokens, point.time_ms) == ("decode", 1, 6.0)
 
 
 def test_unreadable_files(tmp_path):

@@ -43,6 +43,11 @@ def test_one_arm_beyond_the_tolerance_fails_whatever_the_mean(tolerance, met):
     assert score(arms, tolerance).within_tolerance is met
 
 
+def test_an_error_of_the_tolerance_is_within_it():
+    assert 100 * (1.07 / 1 - 1) > 7  # 7.000000000000006
+    assert score([arm(1.07, 1)], 7.0).within_tolerance is True
+
+
 def test_nothing_scored_leaves_everything_unknown():
     found = score([arm(10, 10, used=True)])
     assert found.num_scored == 0
@@ -54,6 +59,8 @@ def test_settings_are_ranked_only_where_they_were_measured_apart():
     near = [arm(10, 10.0, setting=FAST), arm(9, 10.1, setting=BASE)]
     assert rank_settings(near) == []
     assert score(near).settings_ranked_right is None
+    # 2% on paper, 2.0000000000000018% in floating point
+    assert rank_settings([arm(10, 5.0, setting=FAST), arm(9, 5.1, setting=BASE)]) == []
     right = [arm(10, 10, setting=FAST), arm(11, 12, setting=SLOW)]
     assert score(right).settings_ranked_right is True
     # measured 20% slower, predicted 10% faster

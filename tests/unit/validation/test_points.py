@@ -7,6 +7,7 @@ from nccltune import api, store
 from nccltune.calibration import Request, calibrate
 from nccltune.costmodel.profile import save_profile
 from nccltune.errors import InputError, QualityError, ValidationError
+from nccltune.knobs import NAMED
 from nccltune.schemas.points import Point
 from nccltune.schemas.setting import BASE, Setting, parse_setting
 from nccltune.validation.points import gate
@@ -168,6 +169,53 @@ def test_a_model_and_a_drafter_may_be_config_files(tmp_path):
     found = api.validate_points(points, model=str(folder), drafter=str(folder / "draft.json"), topology="h200-x2")
     assert found.summary.num_scored == 1
     assert (found.model, found.drafter, found.ranks) == ("m", "draft-drafter", 2)
+
+
+SEED = NAMED["seed"]
+# the figures that the shipped profile of Kimi-K2.5 was calibrated on, all at 1024 tokens of context
+PUBLISHED = [("decode", 1, 15.9, BASE), ("decode", 1, 11.26, SEED), ("verify", 3, 25.6, BASE), ("verify", 3, 18.67, SEED), ("cycle", 3, 19.85, SEED)]  # fmt: skip
+
+
+def published(**more):
+    return [Point(phase=p, batch_size=1, draft_tokens=d, time_ms=ms, setting=s, **more) for p, d, ms, s in PUBLISHED]
+
+
+@pytest.mark.parametrize("context", [None, 1024, 4096])
+def test_the_points_of_the_shipped_profile_are_not_scored_whatever_their_context(context):
+    points = [*published(context_tokens=context), Point(phase="verify", batch_size=1, draft_tokens=5, time_ms=22.0, setting=SEED)]  # fmt: skip
+    found = api.validate_points(points, model="kimi-k2.5")
+    assert [a.used_for_calibration for a in found.arms] == [True] * 5 + [False]
+    assert [a.context_tokens for a in found.arms] == [context or 1024] * 5 + [1024]
+
+
+def test_another_time_at_another_context_is_a_measurement_of_its_own():
+    found = api.validate_points([Point(phase="decode", batch_size=1, context_tokens=4096, time_ms=12.0, setting=SEED)], model="kimi-k2.5")  # fmt: skip
+    assert found.summary.num_scored == 1
+
+
+def test_marked_rows_go_on_top_of_the_shipped_profile_and_say_so():
+    marked = Point(phase="verify", batch_size=1, draft_tokens=6, time_ms=24.0, setting=SEED, use="calibrate")
+    found = api.validate_points([marked, *published()], model="kimi-k2.5")
+    assert (found.topology, found.summary.num_scored, found.summary.num_used_for_calibration) == ("rtx-pro-6000-x8", 0, 6)  # fmt: skip
+    assert any("5 points of the shipped profile" in text for text in found.warnings)
+
+
+def test_the_shipped_profile_stays_out_of_a_fit_with_the_users_own_run(run):
+    found = validate([p.model_copy(update={"engine": "sglang-0.5.14"}) for p in CALIBRATE] + [point("decode", 18.0, batch=4)], run)  # fmt: skip
+    assert not any("shipped" in text for text in found.warnings)
+    assert found.summary.num_used_for_calibration == 2
+
+
+def test_unmarked_rows_of_a_calibrated_arm_are_named(run):
+    found = validate([*CALIBRATE, point("decode", 16.1), point("decode", 18.0, batch=4)], run)
+    assert any("its unmarked rows neither: decode:1:1 base" in text for text in found.warnings)
+
+
+def test_best_is_the_best_of_the_run(run, tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text("phase,batch_size,context_tokens,time_ms,setting\ndecode,1,1024,14,best\n")
+    (arm,) = api.validate_points(path, model="kimi-k2.5", run=run).arms
+    assert arm.setting.name == "LL Ring"
 
 
 def test_a_machine_must_be_known():

@@ -96,6 +96,39 @@ def test_the_engines_own_kernel_means_that_settings_do_not_matter(tmp_path):
     assert found.count_confirmed is True
 
 
+def test_the_curve_of_nccl_is_not_held_against_another_kernel_unsaid(tmp_path):
+    machine = make_machine().model_copy(update={"topology": "h200-x2"})
+    run = make_run(tmp_path / "run", make_fit([entry({}, [40, 55, 120])], num_ranks=2), machine=machine)
+    found = api.validate_trace(cycles(name=CUSTOM).write(tmp_path / "t.json"), model="qwen3-30b-a3b", run=run, setting="base")  # fmt: skip
+    assert found.predicted_allreduce_us is not None
+    assert any("NCCL does not carry these" in text for text in found.warnings)
+
+
+def test_kernels_without_a_time_are_counted(tmp_path):
+    b = cycles()
+    kernels = [e for e in b.events if e["cat"] == "kernel"]
+    kernels[10]["dur"], kernels[11]["ts"], kernels[12]["dur"] = None, "soon", -1
+    found = api.validate_trace(b.write(tmp_path / "t.json"), model="qwen3-30b-a3b")
+    assert any(text.startswith("3 kernels without a readable start or duration") for text in found.warnings)
+    assert found.target.num_forwards == 4
+
+
+def test_two_forwards_taken_for_one_are_not_the_target(tmp_path):
+    b = Builder()
+    for num in (97, 97, 194, 97, 97):
+        b.forward(num)
+    assert api.validate_trace(b.write(tmp_path / "t.json")).target.allreduces_per_forward == 97
+
+
+def test_an_eager_target_beside_a_graphed_drafter_is_named(tmp_path):
+    b = Builder()
+    for _ in range(4):
+        b.forward(3)
+        b.forward(97, graph=False)
+    found = api.validate_trace(b.write(tmp_path / "t.json"))
+    assert any("388 of 400 all-reduces are outside" in text for text in found.warnings)
+
+
 def test_a_fused_model_keeps_two_all_reduces_and_says_what_the_time_holds(tmp_path):
     b = Builder()
     for _ in range(4):
