@@ -57,7 +57,12 @@ class Request:
 def calibrate(request: Request) -> Profile:
     """Fit engine points into a profile. Raises InputError where points of different engines are mixed unsaid."""
     points = [p for p in request.points if p.use != "score"]
+    kept_back = len(request.points) - len(points)
+    if kept_back and not points:
+        raise InputError("every point is marked use=score", "those are kept for 'nccltune validate points'", "mark the ones to fit on with use=calibrate")  # fmt: skip
     engine, warnings = _one_engine(points, request)
+    if kept_back:
+        warnings.append(f"{kept_back} point(s) marked use=score are left out: they are for 'nccltune validate points'")
     run = Run.load(request.run) if request.run else None
     fit = run.load_fit() if run else None
     if run is not None and fit is None:

@@ -79,3 +79,17 @@ def test_a_setting_named_like_an_emoji_is_printed_as_it_is(capsys, tmp_path):
     assert code == 0
     assert "allreduce:ring: the ratio" in err
     assert err.isascii()
+
+
+def test_points_kept_for_scoring_are_left_out_and_said_so(capsys, tmp_path):
+    points = tmp_path / "points.csv"
+    header = "phase,batch_size,draft_tokens,context_tokens,time_ms,use\n"
+    points.write_text(header + "decode,1,1,224,4.57,\ndecode,4,1,224,6.00,score\n")
+    code, out, err = invoke(capsys, *QWEN, "--points", str(points), "-o", str(tmp_path / "p.json"))
+    assert code == 0
+    assert "decode:4:1" not in out
+    assert "1 point(s) marked use=score are left out" in err
+    points.write_text(header + "decode,4,1,224,6.00,score\n")
+    code, _, err = invoke(capsys, *QWEN, "--points", str(points), "-o", str(tmp_path / "q.json"))
+    assert code == 2
+    assert "every point is marked use=score" in err
