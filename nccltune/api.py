@@ -56,7 +56,7 @@ def scan(
             env = {k: v for k, v in chosen.document.env.items() if base.get(k) != v}
             best = next(s.setting for s in result.fit.settings if s.setting.name == result.fit.best)
             scanned = {k: best.env[k] for k in env if k in best.env}
-            fitted = report.confirm(result.run, env, scanned, request, on_event)
+            fitted = report.confirm(result, env, scanned, on_event)
             outcome = result.run.manifest.options.get("confirmation", {}).get("outcome", "complete")
             result = replace(result, fit=fitted or result.fit, outcome=outcome)
     if result.fit is not None:

@@ -48,8 +48,6 @@ class Knob:
     what: str
     protos: tuple[str, ...] = PROTOS
     """Protocols it can act on for an all-reduce."""
-    tunable: bool = True
-    """False: allowed in files, but no setting that a scan should vary."""
 
 
 _LIBRARY = (
@@ -107,16 +105,25 @@ _PROTO_OF = {
     "NCCL_NTHREADS": ("LL", "Simple"),
 }
 
+_PAIRS = (("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"))
+
 KNOBS: dict[str, Knob] = {
     **{name: Knob(name, "library", what, _PROTO_OF.get(name, PROTOS)) for name, what in _LIBRARY},
     **{name: Knob(name, "communicator", what) for name, what in _COMMUNICATOR},
-    **{name: Knob(name, "process", "", tunable=False) for name in _OTHER},
+    **{name: Knob(name, "process", "") for name in _OTHER},
 }
 
 
 def library_part(env: dict[str, str]) -> dict[str, str]:
     """Variables of ``env`` that need a fresh copy of libnccl to take effect; unknown ones are taken as such."""
     return {k: v for k, v in env.items() if k not in KNOBS or KNOBS[k].scope != "communicator"}
+
+
+def decisions(env: dict[str, str]) -> list[tuple[str, ...]]:
+    """Variables of ``env`` by what stands or falls together: a fixed channel count (MIN = MAX) is one decision."""
+    pairs = [pair for pair in _PAIRS if pair[0] in env and env[pair[0]] == env.get(pair[1])]
+    paired = {name for pair in pairs for name in pair}
+    return [*pairs, *((name,) for name in env if name not in paired)]
 
 
 def find_setting(text: str, known: dict[str, Setting] | None = None) -> Setting:

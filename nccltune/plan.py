@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from nccltune.errors import InputError
-from nccltune.knobs import ALGOS, BASES, PROTOS, library_part
-from nccltune.schemas.measurement import Case, Timing
+from nccltune.knobs import ALGOS, BASES, NAMED, PROTOS, library_part
+from nccltune.schemas.measurement import ELEMENT_BYTES, Case, Timing
 from nccltune.schemas.setting import BASE, Setting
 
 # Seconds, medians of the probes on 2x H200 (docs/measuring.md): start of a process group with torch and CUDA, a
@@ -40,24 +40,11 @@ class Grid:
     @property
     def is_empty(self) -> bool:
         """True when nothing was asked for."""
-        return not any(
-            (
-                self.protos,
-                self.algos,
-                self.channels,
-                self.buffsizes,
-                self.nthreads,
-                self.p2p_levels,
-                self.extra,
-                self.named,
-            )
-        )
+        return self == Grid()
 
 
 def default_grid() -> Grid:
     """Every protocol and ring/tree at NCCL's own and at fixed channel counts, and the seed's hand-tuned set."""
-    from nccltune.knobs import NAMED
-
     return Grid(protos=PROTOS, algos=("Ring", "Tree"), channels=DEFAULT_CHANNELS, named=(NAMED["seed"],))
 
 
@@ -172,7 +159,7 @@ def make_plan(
             "neither --tokens nor --sizes gave one",
             "add --tokens 1-16 or --sizes 14336,64K",
         )
-    element = {"bfloat16": 2, "float16": 2, "float32": 4}[dtype]
+    element = ELEMENT_BYTES[dtype]
     odd = [size for size in size_bytes if size % element]
     if odd:
         raise InputError(

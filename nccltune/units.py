@@ -93,11 +93,6 @@ def format_us(value: float) -> str:
     return f"{value:.{digits}f}"
 
 
-def format_ms(value: float) -> str:
-    """Format milliseconds with two decimals."""
-    return f"{value:.2f}"
-
-
 def format_duration(seconds: float) -> str:
     """Format seconds for people: ``8.2 s``, ``3 min 20 s``, ``1 h 05 min``."""
     if seconds < 60:

@@ -7,7 +7,7 @@ the library-scope variables it adds to the parent (a fixed channel count, MIN = 
 import math
 from dataclasses import dataclass, field
 
-from nccltune.knobs import KNOBS, library_part
+from nccltune.knobs import KNOBS, decisions, library_part
 from nccltune.schemas.setting import BASE, Setting
 
 # Before any single variable has run on this machine: room for what it may gain. The probes' largest was 28%, at sizes
@@ -15,7 +15,6 @@ from nccltune.schemas.setting import BASE, Setting
 FIRST_GAIN = 0.15
 # Room for variables that do more together than one by one; the largest seen replaces it as soon as that is more.
 FIRST_INTERACTION = 0.03
-_PAIRS = (("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"))
 
 Units = tuple[tuple[str, ...], ...]
 
@@ -31,10 +30,7 @@ class Score:
 
 def units(env: dict[str, str]) -> Units:
     """The library-scope variables of a setting, channel pairs of one value as one."""
-    library = library_part(env)
-    pairs = [pair for pair in _PAIRS if pair[0] in library and library.get(pair[0]) == library.get(pair[1])]
-    paired = {name for pair in pairs for name in pair}
-    return tuple(sorted([*pairs, *((name,) for name in library if name not in paired)]))
+    return tuple(sorted(decisions(library_part(env))))
 
 
 def without(setting: Setting, names: tuple[str, ...]) -> dict[str, str]:

@@ -12,25 +12,17 @@ from nccltune.bench.group import RankFailure
 from nccltune.bench.options import Outcome
 from nccltune.bench.scan import Scan
 from nccltune.bench.session import Communicator
-from nccltune.knobs import library_part
+from nccltune.knobs import decisions, library_part
 from nccltune.schemas.measurement import Case, Choice, Measurement
 from nccltune.schemas.setting import BASE, Setting
 
 LAUNCHES = 3
-# Set to one value together, these are one decision and stand or fall together.
-_PAIRS = (("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"))
 OTHERS_BYTES = 65536
 
 
 def ablations(setting: Setting) -> list[Setting]:
     """The setting without each of its variables in turn (a fixed channel count goes as one)."""
-    units: list[tuple[str, ...]] = [
-        pair
-        for pair in _PAIRS
-        if setting.env.get(pair[0]) is not None and setting.env.get(pair[0]) == setting.env.get(pair[1])
-    ]
-    paired = {name for pair in units for name in pair}
-    units += [(name,) for name in setting.env if name not in paired]
+    units = decisions(setting.env)
     if len(units) < 2:
         return []
     return [Setting.make({k: v for k, v in setting.env.items() if k not in unit}) for unit in units]

@@ -35,14 +35,3 @@ def drift(first: Measurement, repeat: Measurement) -> Drift:
     relative = (float(np.median(a)) - base) / base if base > 0 else 0.0
     moved = stats.compare(a, b, same_within=MAX_DRIFT) in ("faster", "slower")
     return Drift(first.size_bytes, relative, repeat.order, moved and abs(relative) > MAX_DRIFT)
-
-
-def spread(measurements: list[Measurement]) -> float:
-    """Largest relative distance of a repetition from the base's first measurement; 0 without repetitions."""
-    first = {m.size_bytes: m for m in measurements if m.setting.name == "base" and not m.repeat and m.status == "ok"}
-    moves = [
-        abs(drift(first[m.size_bytes], m).relative)
-        for m in measurements
-        if m.repeat and m.status == "ok" and m.size_bytes in first and m.timing == first[m.size_bytes].timing
-    ]
-    return max(moves, default=0.0)

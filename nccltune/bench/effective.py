@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from nccltune.algo_lists import TOKENS, read
 from nccltune.knobs import KNOBS, refusals
 from nccltune.parse.nccl_log import NcclLog
 from nccltune.schemas.measurement import Choice, Rejected
@@ -43,7 +44,7 @@ class Resolution:
             ("NCCL_ALGO", choice.algo if choice else None),
             ("NCCL_PROTO", choice.proto if choice else None),
         ):
-            if got is not None and not _allowed(env.get(variable), got):
+            if got is not None and not _allowed(variable, env.get(variable), got):
                 return False, f"{variable}={env[variable]} but NCCL used {got}"
         return True, ""
 
@@ -133,19 +134,9 @@ def _choice(logged: Any, nodes: list[dict[str, Any]], transports: dict[str, int]
     )
 
 
-def _allowed(requested: str | None, got: str) -> bool:
-    """Whether ``got`` is allowed by an ALGO/PROTO list such as ``Ring``, ``^LL128;allreduce:LL``."""
-    if not requested:
-        return True
-    verdict = True
-    for entry in requested.split(";"):
-        function, _, names = entry.rpartition(":")
-        if function and function.strip().lower() != "allreduce":
-            continue
-        inverted = names.strip().startswith("^")
-        listed = got.lower() in [n.strip().lower() for n in names.strip().lstrip("^").split(",")]
-        verdict = listed != inverted
-    return verdict
+def _allowed(variable: str, requested: str | None, got: str) -> bool:
+    """Whether the value of NCCL_ALGO or NCCL_PROTO lets an all-reduce use ``got``."""
+    return not requested or got in read(variable, requested).of("AllReduce", TOKENS[variable])
 
 
 def tunable_unknown(env: dict[str, str]) -> list[str]:

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 from nccltune.bench.effective import Resolution
 from nccltune.bench.nccl_tests_program import (
-    DTYPES,
     Call,
     NcclTestsOptions,
     Program,
@@ -16,7 +15,7 @@ from nccltune.errors import InputError
 from nccltune.knobs import refusals
 from nccltune.parse.nccl_log import LogChoice, NcclLog
 from nccltune.parse.nccl_table import predicted_us
-from nccltune.schemas.measurement import Case, Choice, Failure, Measurement, Rejected, Status
+from nccltune.schemas.measurement import ELEMENT_BYTES, Case, Choice, Failure, Measurement, Rejected, Status
 from nccltune.schemas.setting import Setting
 from nccltune.stats import summarize
 
@@ -184,7 +183,7 @@ def to_measurement(case: Case, result: NcclTestsResult, options: NcclTestsOption
     return Measurement.model_validate(
         {
             "case_id": case.id, "setting": case.setting, "size_bytes": case.size_bytes, "timing": case.timing,
-            "count": case.size_bytes // DTYPES[case.dtype][1], "num_ranks": case.num_ranks, "dtype": case.dtype,
+            "count": case.size_bytes // ELEMENT_BYTES[case.dtype], "num_ranks": case.num_ranks, "dtype": case.dtype,
             "base": case.base, "backend": case.backend, "status": status, "in_force": result.in_force,
             "rejected": result.rejected, "choice": result.choice, "nccl_model_us": result.nccl_model_us,
             "samples_us": samples if is_ok else [], "stats": summarize(samples).to_dict() if is_ok else None,

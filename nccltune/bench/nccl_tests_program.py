@@ -15,11 +15,11 @@ from nccltune.errors import InputError, MachineError
 from nccltune.parse.nccl_errors import classify_nccl_error
 from nccltune.parse.nccl_log import NcclLog, parse_nccl_log
 from nccltune.parse.nccl_tests import NcclTestsRun, Row, parse_nccl_tests
-from nccltune.schemas.measurement import Failure
+from nccltune.schemas.measurement import ELEMENT_BYTES, Failure
 
 PROGRAM = "all_reduce_perf"
-# Our name of a type -> theirs and its bytes.
-DTYPES = {"bfloat16": ("bfloat16", 2), "float16": ("half", 2), "float32": ("float", 4)}
+# Our name of a type -> theirs.
+DTYPES = {"bfloat16": "bfloat16", "float16": "half", "float32": "float"}
 _HELP_TIMEOUT_S = 20.0
 # Exit code 7 is wrong results (NVIDIA/nccl-tests src/common.h): the rows say which.
 _WRONG_RESULTS_CODE = 7
@@ -90,7 +90,7 @@ class Program:
                 f"nccl-tests has no type for '{dtype}'", f"known: {', '.join(DTYPES)}", "choose one of them"
             )
         self.path, self.options, self.num_ranks = find_all_reduce_perf(options.path), options, num_ranks
-        self.dtype, self.element_bytes = DTYPES[dtype]
+        self.dtype, self.element_bytes = DTYPES[dtype], ELEMENT_BYTES[dtype]
         if options.graph_launches and "-G" not in _help(self.path):
             raise MachineError(f"{self.path} cannot time CUDA graphs", "its help has no -G", "build a newer nccl-tests")
 

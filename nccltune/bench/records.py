@@ -4,7 +4,7 @@ import datetime
 from typing import Any
 
 from nccltune.bench.group import RankFailure
-from nccltune.schemas.measurement import Case, Failure, Measurement, Rejected
+from nccltune.schemas.measurement import ELEMENT_BYTES, Case, Failure, Measurement, Rejected
 
 _MAX_MESSAGE = 2000
 _STATUS_OF_KIND = {"hang": "timeout", "timeout": "timeout", "no_algorithm": "unsupported"}
@@ -13,11 +13,10 @@ _SHARED_FIELDS = ("samples_us", "stats", "compute_us", "num_wrong", "num_checked
 
 def record(case: Case, status: str, **fields: Any) -> Measurement:
     """A record of ``case`` with the given status."""
-    element = 4 if case.dtype == "float32" else 2
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     return Measurement.model_validate(
         {
-            "case_id": case.id, "setting": case.setting, "size_bytes": case.size_bytes, "count": case.size_bytes // element,
+            "case_id": case.id, "setting": case.setting, "size_bytes": case.size_bytes, "count": case.size_bytes // ELEMENT_BYTES[case.dtype],
             "timing": case.timing, "num_ranks": case.num_ranks, "dtype": case.dtype, "base": case.base, "backend": case.backend,
             "method": case.method, "status": status, "started_at": now, **fields,
         }

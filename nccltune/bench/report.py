@@ -5,6 +5,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from nccltune.bench.beside_walk import beside_cases
@@ -28,6 +29,7 @@ class ScanResult:
     """What a scan left behind."""
 
     run: Run
+    prepared: Prepared
     outcome: Outcome
     fit: Fit | None
     no_fit_reason: str
@@ -37,10 +39,15 @@ class ScanResult:
     env_file: str | None = None
     no_env_reason: str = ""
 
-    @property
+    @cached_property
+    def measurements(self) -> list[Measurement]:
+        """What the run holds of NCCL settings, loaded once."""
+        return self.run.measurements()
+
+    @cached_property
     def quality_problem(self) -> str:
         """Why the quality gate fails, or empty: nothing usable, wrong sums, or failed cases of the base itself."""
-        measurements = self.run.measurements()
+        measurements = self.measurements
         wrong = list(dict.fromkeys(m.setting.name for m in measurements if m.status == "wrong_results"))
         if wrong:
             return f"wrong sums under {', '.join(wrong)}: unusable on this machine"
@@ -87,15 +94,11 @@ def scan(
     fit, reason = _fit(run, prepared)
     notes += list(dict.fromkeys([*prepared.notes, *run.manifest.notes]))
     counts = Counter(m.status for m in run.measurements() if not m.repeat)
-    return ScanResult(run, outcome, fit, reason, {str(k): n for k, n in counts.items()}, notes)
+    return ScanResult(run, prepared, outcome, fit, reason, {str(k): n for k, n in counts.items()}, notes)
 
 
 def confirm(
-    run: Run,
-    env: dict[str, str],
-    scanned: dict[str, str],
-    request: ScanRequest | None,
-    on_event: Callable[[Event], None] | None,
+    result: ScanResult, env: dict[str, str], scanned: dict[str, str], on_event: Callable[[Event], None] | None
 ) -> Fit | None:
     """Measure exactly ``env`` against the base in fresh launches, take each variable away once, and fit the run again.
 
@@ -104,6 +107,7 @@ def confirm(
     The settings join the run's plan, so that a later fit and the minimal set see them. Nothing happens on back ends
     other than nccl, whose launches cost too much.
     """
+    run, prepared = result.run, result.prepared
     if run.manifest.backend != "nccl" or not env:
         return None
     before = run.manifest.options.get("confirmation")
@@ -113,7 +117,6 @@ def confirm(
     wanted = Setting.make(scanned)
     best = known.get(wanted.id, wanted)
     extra = [s for s in [best, *ablations(best)] if s.id not in known]
-    prepared = prepare(resume_request(run, request))
     plan = unique_names(replace(prepared.plan, settings=[*prepared.plan.settings, *extra]))
     run.update(settings=plan.settings, plan_id=plan.id)
     session = Session(prepared.session)
@@ -136,9 +139,11 @@ def check_same_plan(resume: Path, request: ScanRequest, aspects: set[str]) -> No
 
     ``aspects``: the fields of a plan that the flags speak of.
     """
-    run = Run.load(resume)
-    plan, asked_model = prepare(request).plan, request.model.name if request.model else None
-    there = prepare(resume_request(run, request)).plan
+    from nccltune.probe import collect_machine
+
+    run, machine = Run.load(resume), collect_machine()
+    plan, asked_model = prepare(request, machine).plan, request.model.name if request.model else None
+    there = prepare(resume_request(run, request), machine).plan
     for what in sorted(aspects - {"settings"}):
         asked, has = (
             (asked_model, run.manifest.model) if what == "model" else (getattr(plan, what), getattr(there, what))

@@ -99,15 +99,18 @@ class Prepared:
         )  # fmt: skip
 
 
-def prepare(request: ScanRequest) -> Prepared:
-    """Resolve the back end, the ranks, the sizes and the plan; raises InputError or MachineError before any work."""
+def prepare(request: ScanRequest, machine: Machine | None = None) -> Prepared:
+    """Resolve the back end, the ranks, the sizes and the plan; raises InputError or MachineError before any work.
+
+    ``machine``: this machine, where it was collected already.
+    """
     from nccltune.probe import collect_machine
 
     if request.backend not in BACKENDS:
         raise InputError(
             f"no back end is called '{request.backend}'", f"known: {', '.join(BACKENDS)}", "correct --backend"
         )
-    machine = collect_machine()
+    machine = machine or collect_machine()
     backend, notes = _backend(request, machine)
     num_ranks = _num_ranks(request, backend, machine)
     sizes = sorted(

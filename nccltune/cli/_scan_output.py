@@ -52,7 +52,7 @@ def finished(result: "ScanResult", as_json: bool, err: Console) -> None:
 
     for note in result.notes:
         err.print(f"note: {note}", markup=False, soft_wrap=True)
-    failed = failures(result.run.measurements())
+    failed = failures(result.measurements)
     if as_json:
         _console.print_json(_document(result, failed))
     elif result.fit is not None:

@@ -38,13 +38,6 @@ class Estimate:
         v = self.value * f
         return Estimate(v, self.low * f, self.high * f, np.broadcast_to(self.source, v.shape))
 
-    def plus(self, other: "Estimate") -> "Estimate":
-        """Add an independent estimate: half-widths add in quadrature, the weaker source stays."""
-        v = self.value + other.value
-        low = v - np.hypot(self.value - self.low, other.value - other.low)
-        high = v + np.hypot(self.high - self.value, other.high - other.value)
-        return Estimate(v, low, high, np.maximum(self.source, other.source))
-
     def item(self, index: tuple[int, ...] | int = ()) -> Value:
         """Return one element as a Value."""
         return Value(

@@ -6,7 +6,7 @@ returns, so intervals are tight between calibrated points and honest beyond them
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,10 +102,6 @@ class Posterior:
             for j, other in kept:
                 covariance[i, j] = self.covariance[old, other] + (widen**2 if i == j else 0.0)
         return Posterior(tuple(priors), theta, covariance)
-
-    def without_points(self) -> "Posterior":
-        """Return the same parameters without the smooth correction."""
-        return replace(self, seen=None)
 
 
 def noise_free_covariance(features: Features) -> Floats:

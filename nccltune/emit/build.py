@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 
+from nccltune.algo_lists import TOKENS
 from nccltune.emit import grammar, safety, sglang_args
 from nccltune.emit.document import HOLDS, Document, Rule, Speculation, Variable
 from nccltune.emit.gain import decode_limit
@@ -205,7 +206,7 @@ def _variables(
         comments = []
         if reduced is not None:
             comments.append(str(reduced.kept[name]) if name in reduced.kept else reduced.dropped[name])
-        if name in grammar.TOKENS:
+        if name in TOKENS:
             rendered = grammar.render(name, value, target, ll128_auto=ll128_auto)
             comments += rendered.notes
             value = rendered.value

@@ -6,32 +6,16 @@ Ring (NVIDIA/nccl src/graph/tuning.cc); since 2.31 naming functions leaves the u
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from nccltune.algo_lists import FUNCTIONS, TOKENS, Lists, read
 from nccltune.emit.findings import Finding
 from nccltune.errors import InputError
-from nccltune.knobs import ALGOS, PROTOS, Version
+from nccltune.knobs import Version
 
-FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
-TOKENS = {"NCCL_ALGO": ALGOS, "NCCL_PROTO": PROTOS}
 PREFIXES: Version = (2, 24, 0)
 COMPLETE: Version = (2, 31, 0)
 _OTHERS = FUNCTIONS[:-1]
-
-
-@dataclass
-class Lists:
-    """What a value allows: for all functions (None: not restricted) and for the functions it names."""
-
-    default: tuple[str, ...] | None = None
-    named: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
-
-    def of(self, function: str, tokens: tuple[str, ...]) -> tuple[str, ...]:
-        """Return what ``function`` may use."""
-        if function in self.named:
-            return self.named[function]
-        return tokens if self.default is None else self.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,37 +35,6 @@ def parse_version(text: str) -> Version:
         code = int(text)
         return code // 10000, code // 100 % 100, code % 100
     raise InputError(f"'{text}' is not an NCCL version", "expected numbers with dots", "write for example 2.28.9")
-
-
-def read(variable: str, value: str) -> Lists:
-    """Read a value by the grammar of 2.24 and later, which holds the older one."""
-    lists, tokens = Lists(), TOKENS[variable]
-    for number, part in enumerate(value.split(";")):
-        function, colon, items = part.partition(":")
-        allowed = _items(items if colon else part, tokens, lists.errors)
-        if not colon:
-            if number:
-                lists.errors.append(f"'{part}' names no collective: only the first list may do that")
-            lists.default = allowed
-            continue
-        known = next((f for f in FUNCTIONS if f.lower() == function.lower()), None)
-        if known is None:
-            lists.errors.append(f"'{function}' is no collective ({', '.join(FUNCTIONS)})")
-        else:
-            lists.named[known] = allowed
-    return lists
-
-
-def _items(text: str, tokens: tuple[str, ...], errors: list[str]) -> tuple[str, ...]:
-    inverted = text.startswith("^")  # NCCL does not trim: ' LL' is an unknown token to it
-    found: list[str] = []
-    for item in text.removeprefix("^").split(","):
-        known = next((t for t in tokens if t.lower() == item.lower()), None)
-        if known is None:
-            errors.append(f"'{item}' is none of {', '.join(tokens)}")
-        else:
-            found.append(known)
-    return tuple(t for t in tokens if (t in found) != inverted)
 
 
 def render(variable: str, value: str, version: Version | None, *, ll128_auto: bool = False) -> Rendered:

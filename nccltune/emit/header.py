@@ -5,7 +5,8 @@ import shlex
 from typing import Any
 
 from nccltune import __version__
-from nccltune.emit import formats, grammar, safety, sglang_args
+from nccltune.algo_lists import seen_by_allreduce
+from nccltune.emit import formats, safety, sglang_args
 from nccltune.emit.document import MARK, WRITTEN_FOR, Document, Speculation
 from nccltune.emit.minimal import MinimalSet
 from nccltune.emit.request import Options, Source
@@ -79,14 +80,7 @@ def _confirmed(source: Source, env: dict[str, str]) -> list[str]:
 
 def same_set(a: dict[str, str], b: dict[str, str]) -> bool:
     """Whether two sets are the same for an all-reduce, however their ALGO and PROTO lists are written."""
-    return _plain(a) == _plain(b)
-
-
-def _plain(env: dict[str, str]) -> dict[str, object]:
-    lists = {
-        n: tuple(grammar.read(n, v).of("AllReduce", grammar.TOKENS[n])) for n, v in env.items() if n in grammar.TOKENS
-    }
-    return {**env, **lists}
+    return seen_by_allreduce(a) == seen_by_allreduce(b)
 
 
 def machine_line(source: Source) -> str:

@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass, field
 
+from nccltune.algo_lists import TOKENS, read
 from nccltune.emit.gain import Gain, Where, compare, curve, entry_with
-from nccltune.emit.grammar import TOKENS, read
-from nccltune.knobs import KNOBS
+from nccltune.knobs import KNOBS, decisions
 from nccltune.schemas.fit import Fit
 from nccltune.schemas.setting import Setting
 
-# Set to one value together, these are one decision (a fixed channel count), so they stand or fall together.
 _PROTO = "NCCL_PROTO"
-_PAIRS = (("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +54,13 @@ def minimal_set(fit: Fit, setting: Setting, *ranges: Where) -> MinimalSet:
             f"acts on {'/'.join(KNOBS[name].protos)} only, which NCCL_PROTO={env[_PROTO]} leaves out for all-reduce"
         )
         del env[name]
-    for unit in _units(env):
+    for unit in decisions(env):
         evidence = _evidence(fit, env, setting.env, unit, _union(ranges))
         for name in unit:
             result.kept[name] = evidence
             if evidence.gain is None:
                 result.unproven.append(name)
     return result
-
-
-def _units(env: dict[str, str]) -> list[tuple[str, ...]]:
-    units: list[tuple[str, ...]] = []
-    taken: set[str] = set()
-    for low, high in _PAIRS:
-        if low in env and env.get(low) == env.get(high):
-            units.append((low, high))
-            taken |= {low, high}
-    return [*units, *((name,) for name in env if name not in taken)]
 
 
 def _without(env: dict[str, str], unit: tuple[str, ...]) -> dict[str, str]:
@@ -90,7 +78,7 @@ def _next_drop(
     full = entry_with(fit, whole)
     assert full is not None
     candidates = []
-    for unit in _units(env):
+    for unit in decisions(env):
         smaller = entry_with(fit, _without(env, unit))
         if smaller is None:
             continue

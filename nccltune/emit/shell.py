@@ -3,9 +3,9 @@
 import re
 import shlex
 
+from nccltune.algo_lists import TOKENS
 from nccltune.emit.document import Document, Variable, assignments, check_variable, comment_lines, finish
 from nccltune.emit.findings import Entry, Reading, parsed
-from nccltune.emit.grammar import TOKENS
 from nccltune.emit.shell_words import Command, UnterminatedError, Word, split_commands
 
 NAME = "shell"

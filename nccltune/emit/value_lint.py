@@ -2,8 +2,9 @@
 
 import difflib
 
+from nccltune.algo_lists import TOKENS, read
 from nccltune.emit.findings import Finding, Reading
-from nccltune.emit.grammar import TOKENS, problems, read
+from nccltune.emit.grammar import problems
 from nccltune.knobs import KNOBS, Version, nearest, read_integer, refusals
 
 _MAX_CHANNELS_BEFORE_225, _MAX_CHANNELS = 32, 64

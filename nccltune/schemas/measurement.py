@@ -14,6 +14,9 @@ from nccltune.schemas.setting import Setting
 SCHEMA = "nccltune.measurement"
 SCHEMA_VERSION = 1
 
+# Bytes of one element by type name.
+ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+
 Timing = Literal["in-forward", "back-to-back", "eager"]
 Status = Literal["ok", "wrong_results", "not_in_force", "unsupported", "error", "timeout", "skipped"]
 ErrorKind = Literal[

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nccltune import stats
-from nccltune.emit import grammar
+from nccltune.algo_lists import seen_by_allreduce
 from nccltune.knobs import NAMED
 from nccltune.schemas.points import Phase, Point
 from nccltune.schemas.setting import Setting
@@ -54,7 +54,7 @@ class Settings:
 
     def key(self, setting: Setting) -> str:
         """Return the variables that differ from the base, lists of algorithms and protocols as all-reduce reads them."""
-        kept = {n: _allreduce_value(n, v) for n, v in setting.env.items() if self._base_env.get(n) != v}
+        kept = seen_by_allreduce({n: v for n, v in setting.env.items() if self._base_env.get(n) != v})
         return "; ".join(f"{n}={v}" for n, v in sorted(kept.items())) or "base"
 
     def priced_as(self, setting: Setting) -> Setting:
@@ -119,10 +119,3 @@ def _joined(key: Key, engine: str, rows: Sequence[Point], settings: Settings, se
         is_for_calibration=any(p.use == "calibrate" for p in rows),
         has_other_rows=len({p.use == "calibrate" for p in rows}) > 1,
     )
-
-
-def _allreduce_value(name: str, value: str) -> str:
-    if name not in grammar.TOKENS:
-        return value
-    lists = grammar.read(name, value)
-    return value if lists.errors else ",".join(lists.of("AllReduce", grammar.TOKENS[name]))

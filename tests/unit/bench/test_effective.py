@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from nccltune.bench.effective import Resolution, _allowed, effective_key, resolve
+from nccltune.knobs import PROTOS
 from nccltune.parse.nccl_log import parse_nccl_log
 from nccltune.schemas.measurement import Choice, Rejected
 
@@ -28,7 +29,8 @@ LL_RING = Choice(algo="Ring", proto="LL", num_channels=3, num_threads=512, trans
     ],
 )
 def test_allowed_follows_nccls_list_grammar(requested, got, expected):
-    assert _allowed(requested, got) is expected
+    variable = "NCCL_PROTO" if got in PROTOS else "NCCL_ALGO"
+    assert _allowed(variable, requested, got) is expected
 
 
 def test_a_buffer_size_is_invisible_except_to_its_protocol():

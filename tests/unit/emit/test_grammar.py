@@ -2,7 +2,8 @@
 
 import pytest
 
-from nccltune.emit.grammar import Lists, names_ll128, parse_version, problems, read, render
+from nccltune.algo_lists import Lists, read
+from nccltune.emit.grammar import names_ll128, parse_version, problems, render
 from nccltune.errors import InputError
 
 OLD, MID, NEW = (2, 20, 5), (2, 28, 9), (2, 31, 2)
