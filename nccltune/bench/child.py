@@ -2,13 +2,15 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from nccltune.launch.family import Family
+from nccltune.launch.guard import Guard
 
 # What a CUDA program needs. Nothing else is passed on: nccl-tests writes its whole environment into its JSON report.
 _PASSED = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "HOME", "USER", "TMPDIR", "LANG", "LC_ALL", "XDG_RUNTIME_DIR")
@@ -35,10 +37,17 @@ def clean_environment(nccl: dict[str, str]) -> dict[str, str]:
 
 def run_child(argv: list[str], env: dict[str, str], timeout_s: float, cwd: Path | None = None) -> ChildResult:
     """Run ``argv`` and return how it ended; past the limit its whole process group is killed. Raises OSError."""
+    with Guard() as guard:
+        return _run(argv, env, timeout_s, cwd, guard)
+
+
+def _run(argv: list[str], env: dict[str, str], timeout_s: float, cwd: Path | None, guard: Guard) -> ChildResult:
     started = time.monotonic()
     process = subprocess.Popen(
         argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )  # fmt: skip
+    guard.watch(process.pid)
+    family = Family(process.pid)
     assert process.stdout is not None
     output = _Output(process.stdout)
     is_timed_out = False
@@ -48,7 +57,8 @@ def run_child(argv: list[str], env: dict[str, str], timeout_s: float, cwd: Path 
         is_timed_out = True
     finally:
         # Also after an interrupt, and for what a finished program left running: nothing of the group survives.
-        _kill_group(process)
+        family.end(_GRACE_S)
+        process.wait()
         text = output.close()
     return ChildResult(process.returncode, text, time.monotonic() - started, is_timed_out)
 
@@ -81,15 +91,3 @@ class _Output:
                 if len(self._tail) > 2 * _KEEP_BYTES:
                     self._is_cut = True
                     del self._tail[:-_KEEP_BYTES]
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End the process group: politely, then by force. Its leader's id is the group's id."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=_GRACE_S)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -1,1 +1,1 @@
-"""From a number of ranks to processes: argv and environment. Never measures, never imports torch."""
+"""Processes that are started here: argv and environment of the ranks, and the end of whatever was started. Never imports torch."""

@@ -1,4 +1,4 @@
-"""What machine this is: the only importer of pynvml and psutil. Everything may be absent; nothing here needs a GPU."""
+"""What machine this is: the only importer of pynvml. Everything may be absent; nothing here needs a GPU."""
 
 from nccltune.probe.gpus import gpu_state
 from nccltune.probe.machine import collect_machine, match_topology

@@ -1,23 +1,21 @@
 """One server process: its own process group on 127.0.0.1, started, waited for, and stopped for certain."""
 
-import contextlib
-import ctypes
 import os
 import re
-import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nccltune.launch.family import Family, wait_for
+from nccltune.launch.guard import Guard
 from nccltune.parse.nccl_errors import classify_nccl_error
 from nccltune.schemas.validation_record import Cleanup, ErrorKind, Trouble
 from nccltune.validation.client import Client, ServerError
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _POLITE_S = 20.0
 _CLEAN_S = 30.0
 _POLL_S = 0.5
@@ -42,6 +40,8 @@ class Server:
     port: int
     log: Path
     process: subprocess.Popen[bytes] | None = None
+    family: Family | None = None
+    guard: Guard | None = None
     started_s: float = 0.0
     memory_before: list[int] = field(default_factory=list)
 
@@ -57,12 +57,15 @@ class Server:
         self.memory_before = gpu_memory()
         self.started_s = time.monotonic()
         try:
+            self.guard = Guard()
             with self.log.open("wb") as log:
                 self.process = subprocess.Popen(
-                    self.argv, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                    start_new_session=True, preexec_fn=_end_with_parent(),
+                    self.argv, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
                 )  # fmt: skip
+            self.family = Family(self.process.pid)
+            self.guard.watch(self.process.pid)
         except OSError as error:
+            self._dismiss()
             raise ServerError("not_started", f"{self.argv[0]}: {error.strerror or error}") from error
 
     def wait_ready(self, prompt: dict[str, Any], limit_s: float) -> float:
@@ -98,25 +101,23 @@ class Server:
 
     def stop(self) -> Cleanup:
         """End the whole group and what left it, and confirm that port, processes and GPU memory are free."""
+        assert self.process is not None
+        assert self.family is not None
         began = time.monotonic()
-        family = _family(self.process)
-        killed = _end(self.process, family)
-        left = [p for p in family if _is_running(p)]
-        memory = _wait(lambda: _memory_back(self.memory_before), _CLEAN_S) if self.memory_before else None
-        port_free = bool(_wait(lambda: port_is_free(self.port), _CLEAN_S))
+        left, killed = self.family.end(_POLITE_S)
+        self.process.poll()
+        self._dismiss()
+        memory = wait_for(lambda: _memory_back(self.memory_before), _CLEAN_S) if self.memory_before else None
+        port_free = wait_for(lambda: port_is_free(self.port), _CLEAN_S)
         return Cleanup(
-            port_free=port_free, num_processes_left=len(left), gpu_memory_back=memory, killed=killed,
+            port_free=port_free, num_processes_left=left, gpu_memory_back=memory, killed=killed,
             seconds=round(time.monotonic() - began, 2),
         )  # fmt: skip
 
-
-def _end_with_parent() -> Callable[[], None] | None:
-    """Have the kernel end the server if this process is killed outright; None where there is no such call (not Linux)."""
-    try:
-        prctl = ctypes.CDLL(None).prctl
-    except (OSError, AttributeError):
-        return None
-    return lambda: prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    def _dismiss(self) -> None:
+        if self.guard is not None:
+            self.guard.dismiss()
+            self.guard = None
 
 
 def port_is_free(port: int) -> bool:
@@ -181,77 +182,5 @@ def _last_line(log: Path) -> str:
     return f"its last line: {lines[-1]}" if lines else "it printed nothing"
 
 
-def _family(process: subprocess.Popen[bytes] | None) -> list[Any]:
-    """The process and all its descendants, those that left the group included."""
-    import psutil
-
-    if process is None:
-        return []
-    try:
-        parent = psutil.Process(process.pid)
-        return [parent, *parent.children(recursive=True)]
-    except psutil.Error:
-        return _group(process.pid)
-
-
-def _group(pgid: int) -> list[Any]:
-    """Processes of a group whose leader is gone."""
-    import psutil
-
-    found = []
-    for candidate in psutil.process_iter():
-        with contextlib.suppress(OSError, psutil.Error):
-            if os.getpgid(candidate.pid) == pgid:
-                found.append(candidate)
-    return found
-
-
-def _end(process: subprocess.Popen[bytes] | None, family: Sequence[Any]) -> bool:
-    """End everything politely, then by force; True where force was needed."""
-    if process is None:
-        return False
-    _signal_all(process, family, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=_POLITE_S)
-    if _wait(lambda: not any(_is_running(p) for p in family), 2.0):
-        killed = False
-    else:
-        killed = True
-        _signal_all(process, family, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=_POLITE_S)
-    _wait(lambda: not any(_is_running(p) for p in family), 5.0)
-    return killed
-
-
-def _signal_all(process: subprocess.Popen[bytes], family: Sequence[Any], number: int) -> None:
-    import psutil
-
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
-    for member in family:
-        # psutil checks the start time, so a reused id is not hit.
-        with contextlib.suppress(psutil.Error):
-            member.send_signal(number)
-
-
-def _is_running(process: Any) -> bool:
-    import psutil
-
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
 def _memory_back(before: Sequence[int]) -> bool:
     return all(now <= then + _MEMORY_SLACK_BYTES for now, then in zip(gpu_memory(), before, strict=False))
-
-
-def _wait(condition: Any, limit_s: float) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.1)
-    return True

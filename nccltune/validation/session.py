@@ -249,7 +249,7 @@ def _file_name(plan: ServerPlan) -> str:
 
 @contextlib.contextmanager
 def _signals_as_interrupts() -> Iterator[None]:
-    """A polite end of this process stops the server too."""
+    """A polite end of this process stops the server too, also where a shell started it with SIGINT ignored (``cmd &``)."""
     with _handlers(lambda *_: _interrupt()):
         yield
 
@@ -260,15 +260,18 @@ def _interrupt() -> None:
 
 @contextlib.contextmanager
 def _signals_ignored() -> Iterator[None]:
-    with _handlers(lambda *_: None, (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)):
+    with _handlers(lambda *_: None):
         yield
 
 
 @contextlib.contextmanager
-def _handlers(handler: Any, numbers: Sequence[int] = (signal.SIGTERM, signal.SIGHUP)) -> Iterator[None]:
+def _handlers(handler: Callable[..., None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored under nohup, and stays so
+        numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

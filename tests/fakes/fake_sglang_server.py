@@ -123,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
             SERVED += 1
             number = SERVED
         try:
-            if MODE == "hang" or (MODE == "hang_later" and number > 1):
+            if MODE == "hang" or (MODE in ("hang_later", "deaf") and number > 1):
                 time.sleep(3600)
             if MODE == "die_later" and number > 1:
                 say("[2026-11-29 22:54:40.036 TP0] Scheduler hit an exception: Traceback (most recent call last):")
@@ -242,12 +242,15 @@ def main():
         time.sleep(3600)
     if MODE == "slow_start":
         time.sleep(1.5)
-    if MODE == "ignores_sigterm":
+    if MODE in ("ignores_sigterm", "deaf"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if MODE == "stray_child":
         # As a scheduler that left the group would: only its parent knows it.
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
         Path(os.environ["FAKE_SGLANG_PID_FILE"]).write_text(str(child.pid))
+    if MODE == "deaf":
+        # Deaf too, since an ignored signal is inherited; named like this file, so that a test finds it.
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", __file__], start_new_session=True)
     for line in RECORDED_LOG.read_text().splitlines()[1:2]:
         say(line)
     ThreadingHTTPServer((ARGS.host, ARGS.port), Handler).serve_forever()

@@ -340,17 +340,25 @@ def test_no_server_to_attach_to_is_an_input_error(tmp_path, run):
     assert not (tmp_path / "out").exists()
 
 
-def interrupted(tmp_path, run, number):
-    """Send a signal to the real command while its server hangs under the load; return it with its error output."""
+def interrupted(tmp_path, run, *numbers, mode="hang_later", ignored=None):
+    """Send signals to the real command while its server hangs under the load, all but the last survived; return how it ended.
+
+    ``ignored``: a signal that its shell had it ignore.
+    """
     argv = [sys.executable, "-m", "nccltune", "validate", "sglang", "--model-path", "m", "--model", "kimi-k2.5", "--run", str(run), "--settings", "base",
-            "--draft-tokens", "1", "--env", "FAKE_SGLANG_MODE=hang_later", "--launch", f"{sys.executable} {FAKE}", "-o", str(tmp_path / "out")]  # fmt: skip
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+            "--draft-tokens", "1", "--env", f"FAKE_SGLANG_MODE={mode}", "--launch", f"{sys.executable} {FAKE}", "-o", str(tmp_path / "out")]  # fmt: skip
+    process = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: ignored and signal.signal(ignored, signal.SIG_IGN),
+    )  # fmt: skip
     log = tmp_path / "out" / "base_D=1.log"
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and "ready to roll" not in (log.read_text() if log.exists() else ""):
         time.sleep(0.1)
-    time.sleep(1.0)
-    process.send_signal(number)
+    for number in numbers:
+        time.sleep(1.0)
+        assert process.poll() is None
+        process.send_signal(number)
     _, err = process.communicate(timeout=30)
     return process.returncode, err
 
@@ -365,10 +373,22 @@ def test_an_interrupt_stops_the_server_and_says_how_to_go_on(tmp_path, run, numb
     assert server.cleanup.is_clean
 
 
-def test_a_command_that_is_killed_outright_takes_its_server_along(tmp_path, run):
-    code, _ = interrupted(tmp_path, run, signal.SIGKILL)
+def test_an_interrupt_is_heard_where_a_shell_started_the_command_with_it_ignored(tmp_path, run):
+    code, _ = interrupted(tmp_path, run, signal.SIGINT, ignored=signal.SIGINT)
+    assert code == 130
+
+
+def test_under_nohup_a_hangup_changes_nothing(tmp_path, run):
+    code, _ = interrupted(tmp_path, run, signal.SIGHUP, signal.SIGINT, ignored=signal.SIGHUP)
+    assert code == 130
+
+
+@pytest.mark.parametrize("mode", ["hang_later", "deaf"])
+def test_a_command_that_is_killed_outright_takes_its_server_along(tmp_path, run, mode):
+    """Also a server that ignores SIGTERM, whose child has left the group."""
+    code, _ = interrupted(tmp_path, run, signal.SIGKILL, mode=mode)
     assert code == -signal.SIGKILL
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 20
     while time.monotonic() < deadline and servers():
         time.sleep(0.1)
     assert servers() == []
