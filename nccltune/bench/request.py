@@ -292,5 +292,5 @@ def request_facts(prepared: Prepared) -> dict[str, Any]:
         "num_library_copies": len(plan.groups()) if plan.backend == "nccl" else 0,
         "settings": [s.model_dump() for s in plan.settings], "size_bytes": plan.size_bytes,
         "dropped": [{"setting": s.name, "reason": reason} for s, reason in plan.dropped], "notes": prepared.notes,
-        "beside": [m.name for m in METHODS] if prepared.options.beside else [],
+        "beside": [m.name for m in METHODS] if prepared.options.beside else [], "dedup": prepared.options.dedup,
     }  # fmt: skip

@@ -61,6 +61,12 @@ def test_dry_run_as_json(capsys):
     assert document["estimate_s"] > 0
 
 
+def test_a_dry_run_says_whether_measurements_are_shared(capsys):
+    for flags, words in (([], "share a measurement"), (["--no-dedup"], "are measured one by one (--no-dedup)")):
+        assert invoke("--backend", "gloo", "--dry-run", "--sizes", "1K", *flags) == 0
+        assert words in capsys.readouterr().out
+
+
 def test_nothing_is_written_by_a_dry_run(tmp_path, capsys):
     assert invoke("--backend", "gloo", "--dry-run", "--sizes", "1K", "-o", tmp_path / "run") == 0
     assert list(tmp_path.iterdir()) == []
