@@ -10,6 +10,8 @@ from nccltune.schemas.setting import Setting
 from nccltune.schemas.topology import Topology
 from nccltune.store import Run
 
+ENGINE_MAY_NOT_ASK_NCCL = "on NVLink, SGLang's own all-reduce carries decode-size messages unless it is disabled: NCCL settings then change nothing ('nccltune doctor')"
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -48,7 +50,7 @@ def cautions(case: Case) -> list[str]:
             + ("inferred from engine points, extrapolated away from their message sizes" if calibrated else "the reference curve times what NCCL's own cost model says of the two, with a wide interval")
         )  # fmt: skip
     if topology.links.kind == "nvlink" and fit is None and 1 < system.num_ranks <= 8:
-        found.append("on NVLink, SGLang's own all-reduce carries decode-size messages unless it is disabled: NCCL settings then change nothing ('nccltune doctor')")  # fmt: skip
+        found.append(ENGINE_MAY_NOT_ASK_NCCL)
     if system.num_ranks > topology.num_gpus:
         found.append(f"{system.num_ranks} ranks are more than the {topology.num_gpus} GPUs of {topology.title}: links to another node are not in the curve")  # fmt: skip
     need = float(resident_bytes(system.model, system.num_ranks))

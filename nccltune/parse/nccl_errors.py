@@ -53,7 +53,7 @@ _SIGNS = (
     ),
     _sign(
         "usage",
-        r"(?:all|except the)[^\n]*token[^\n]*prefix|unrecognized element token|unrecognized option|invalid option --"
+        r"except the first must have a prefix|unrecognized (?:element|prefix) token|unrecognized option|invalid option --"
         r"|option requires an argument|^\s*usage: \S*_perf|invalid size specified|not enough slots available"
         r"|invalid number of gpus|invalid arguments?\b[^\n]*ncclInvalidArgument",
     ),
@@ -61,7 +61,7 @@ _SIGNS = (
         "crash",
         r"segmentation fault|bus error|core dumped|floating point exception|caught signal \d+|terminate called"
         r"|exited on signal|received signal: (?:segmentation|bus|abort)|double free or corruption|scheduler hit an exception"
-        r"|received sigquit from a child",
+        r"|received sigquit from a child|subprocess \w+ \(pid=\d+\) crashed with exit code (?!-15\b)-?\d+",
         "a bus error here usually means that /dev/shm is full",
     ),
     _sign(
@@ -76,6 +76,9 @@ _HINTS = (
     "terminate", "corruption", "exception", "sigquit", "slots", "invalid", "oom-kill", "exited", "algorithm/protocol", "no cuda",
     "illegal", "insufficient",
 )  # fmt: skip
+# What Python ends a traceback with, and where SGLang's other processes begin to end because one did.
+EXCEPTION: Final = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)(?:: .*)?$", re.MULTILINE)
+AFTERMATH: Final = re.compile(r"received sigquit from a child process|triggering sigquit for cleanup", re.IGNORECASE)
 _TEST_FAILURE = re.compile(r"Test NCCL failure\s+(\S+)\s+'(.*?)'?\s*$", re.MULTILINE)
 _TABLE_HEADER = re.compile(r"^.*\bsize\b.*\bcount\b.*\btime\b.*$", re.MULTILINE)
 _SEGMENT_SIZE = re.compile(r"shared memory segment \S+ \(size (\d+)\)", re.IGNORECASE)
@@ -100,7 +103,8 @@ def classify_nccl_error(text: str) -> Failure | None:
 
 
 def _is_suspicious(line: str) -> bool:
-    return any(hint in line for hint in _HINTS)
+    # SGLang prints its hundreds of arguments in one line, healthy or not.
+    return "server_args=" not in line and any(hint in line for hint in _HINTS)
 
 
 def _invalid_usage(text: str) -> Failure | None:
@@ -126,6 +130,9 @@ def _invalid_usage(text: str) -> Failure | None:
 
 def _message(sign: _Sign, text: str, match: re.Match[str]) -> str:
     said = _line(text, match)
+    if "traceback" in said.lower():
+        raised = EXCEPTION.findall(AFTERMATH.split(text[match.end() :])[0])
+        return _cut(raised[-1] if raised else said)
     if sign.kind == "shm_space":
         size = _SEGMENT_SIZE.search(text)
         if size is not None:

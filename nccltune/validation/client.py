@@ -96,6 +96,7 @@ class Client:
                 stream.marks.append(Mark(time.perf_counter(), *marks))
         if not stream.marks or stream.marks[-1].num_tokens < 1:
             raise ServerError("garbage", "/generate ended without a generated token")
+        _check_finished(stream, num_tokens)
         return stream
 
     def _request(self, path: str, body: dict[str, Any] | None) -> urllib.request.Request:
@@ -161,6 +162,15 @@ def _events(answer: _Guard) -> Iterator[dict[str, Any]]:
         if "error" in document:
             raise ServerError("request_failed", f"/generate streamed an error: {_short(json.dumps(document['error']))}")
         yield document
+
+
+def _check_finished(stream: Stream, num_tokens: int) -> None:
+    """A server that dies in mid-stream just ends the answer; one that gives a request up says so in the last chunk."""
+    reason, found = stream.meta.get("finish_reason"), stream.marks[-1].num_tokens
+    if isinstance(reason, dict) and reason.get("type") == "abort":
+        raise ServerError("request_failed", f"the server aborted the request: {_short(str(reason.get('message') or reason))}")  # fmt: skip
+    if reason is None or found < num_tokens:
+        raise ServerError("request_failed", f"the stream broke off after {found} of {num_tokens} tokens")
 
 
 def _parsed(text: str, path: str) -> Any:

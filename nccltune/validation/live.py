@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from nccltune.costmodel.cautions import ENGINE_MAY_NOT_ASK_NCCL
 from nccltune.errors import InputError, NccltuneError, QualityError
 from nccltune.knobs import find_setting
 from nccltune.schemas.points import Point
@@ -87,9 +88,11 @@ def compare_folder(folder: Folder, request: LiveRequest) -> Validation:
     summary = found.summary.model_copy(update={"num_not_measured": len(planned - {a.arm_id for a in good})})
     extra = [f"{len(failed)} of {len(arms)} arms failed: {failed[0].error.kind}: {failed[0].error.message}"] if failed and failed[0].error else []  # fmt: skip
     extra += _engine_warnings(servers)
-    said = [w for server in servers for w in server.warnings] + [w for arm in good for w in arm.warnings]
-    extra += dict.fromkeys(said)
-    return found.model_copy(update={"summary": summary, "servers": [s.model_dump(mode="json") for s in servers], "warnings": [*extra, *found.warnings]})  # fmt: skip
+    extra += dict.fromkeys(w for server in servers for w in server.warnings)
+    extra += [f"{arm.arm_id}: {w}" for arm in good for w in arm.warnings]
+    # What these servers use is known: no need to say what others may use.
+    rest = [w for w in found.warnings if w != ENGINE_MAY_NOT_ASK_NCCL or not all(s.all_reduce.get("path") for s in servers)]  # fmt: skip
+    return found.model_copy(update={"summary": summary, "servers": [s.model_dump(mode="json") for s in servers], "warnings": [*extra, *rest]})  # fmt: skip
 
 
 def _checked(request: LiveRequest) -> tuple[LiveRequest, list[ServerPlan]]:

@@ -1,6 +1,7 @@
 """One arm: warm up, hold the batch a few times, and read what server and client saw."""
 
 import datetime
+import re
 import statistics
 import time
 from collections.abc import Sequence
@@ -160,6 +161,6 @@ def _warnings(
         found.append("the server counted no verifies: is speculation on?")
     if accept is not None and accept < 1.02:
         found.append("almost no draft was accepted (a dummy drafter?): the cycle is right, the tokens/s are not")
-    if "cuda graph: False" in "".join(line for line in log.splitlines() if "Decode batch" in line):
+    if re.search(r"Decode batch.* graph: False", log):
         found.append("decode ran without a CUDA graph: the prediction is of a graph")
     return found

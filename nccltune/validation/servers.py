@@ -1,6 +1,7 @@
 """One server process: its own process group on 127.0.0.1, started, waited for, and stopped for certain."""
 
 import os
+import random
 import re
 import socket
 import subprocess
@@ -12,14 +13,18 @@ from typing import Any
 
 from nccltune.launch.family import Family, wait_for
 from nccltune.launch.guard import Guard
-from nccltune.parse.nccl_errors import classify_nccl_error
+from nccltune.parse.nccl_errors import AFTERMATH, EXCEPTION, classify_nccl_error
 from nccltune.schemas.validation_record import Cleanup, ErrorKind, Trouble
 from nccltune.validation.client import Client, ServerError
 
 _POLITE_S = 20.0
 _CLEAN_S = 30.0
 _POLL_S = 0.5
+_BROKEN_S = 3.0
+_ENDING_S = 60.0  # crash diagnostics: 5 s of sleep, then a stack dump of every process that still lives
 _MEMORY_SLACK_BYTES = 1 << 30  # what a driver keeps for a context that is being torn down
+_GRPC_PORT_DELTA = 10_000  # sglang/srt/server_args.py: a port above 55535 ends the server
+_PORTS = range(20_000, 22_000)  # below Linux's ephemeral ports with the delta too: no client takes one meanwhile
 _TAIL_BYTES = 256 * 1024
 _TAIL_LINES = 40
 
@@ -27,8 +32,14 @@ _SIGNS: tuple[tuple[ErrorKind, str], ...] = (
     ("port_held", r"address already in use|errno 98|port \d+ is (?:already )?(?:in use|not available|occupied)"),
     ("out_of_memory", r"out of memory|outofmemoryerror|not enough memory|no available memory for the cache|please try to (?:increase|reduce) --?mem"),
     ("wrong_version", r"unrecognized arguments|no such option|invalid choice: "),
-    ("usage", r"error: argument|no such file or directory|not a valid model identifier|does not appear to have a file named|no module named"),
+    ("usage", r"error: argument|python\S*: (?:no module named|error while finding module|can't open file)"),
 )  # fmt: skip
+_USAGE = re.compile(
+    r"must be between \d+ and \d+|no such file or directory|not a valid model identifier|does not appear to have a file named|no module named"
+    r"|repo id must be in the form|unrecognized model in|cannot find any model weights|user-specified context_length",
+    re.IGNORECASE,
+)  # fmt: skip
+"""What an exception says when the command, not the engine, was wrong. Seen from SGLang 0.5.14."""
 
 
 @dataclass
@@ -93,6 +104,20 @@ class Server:
         if code is not None:
             raise ServerError(*self.why_ended(code))
 
+    def wait_end(self) -> int | None:
+        """Return the exit code of a server whose connection broke; None where it lives on.
+
+        The connection breaks before the process is gone, and SGLang takes seconds to look at what crashed before it ends.
+        """
+        assert self.process is not None
+        began = time.monotonic()
+        while (code := self.process.poll()) is None:
+            is_ending = AFTERMATH.search(tail(self.log)) is not None
+            if time.monotonic() - began > (_ENDING_S if is_ending else _BROKEN_S):
+                break
+            time.sleep(_POLL_S)
+        return code
+
     def why_ended(self, code: int) -> tuple[str, str]:
         """Return kind and message of a process that ended by itself."""
         found = diagnose(tail(self.log))
@@ -133,10 +158,13 @@ def port_is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that is free now, and so is the one that SGLang 0.5.14 derives from it (``port + 10000``)."""
+    ports = list(_PORTS)
+    random.shuffle(ports)
+    for port in ports:
+        if port_is_free(port) and port_is_free(port + _GRPC_PORT_DELTA):
+            return port
+    return ports[0]  # none of two thousand: starting on it says so
 
 
 def gpu_memory() -> list[int]:
@@ -148,17 +176,25 @@ def gpu_memory() -> list[int]:
 
 def diagnose(text: str) -> Trouble | None:
     """Find the cause of a failed server in its log."""
-    # SGLang logs the models that it cannot import (an optional package is missing) and goes on.
-    text = "\n".join(line for line in text.splitlines() if "Ignore import error" not in line)
+    # SGLang logs the models that it cannot import (an optional package is missing) and goes on; its arguments hold many words.
+    lines = (line for line in text.splitlines() if "Ignore import error" not in line and "server_args=" not in line)
+    text = "\n".join(lines)
     for kind, pattern in _SIGNS:
         match = re.search(rf"^.*(?:{pattern}).*$", text, re.IGNORECASE | re.MULTILINE)
         if match:
-            return Trouble(kind=kind, message=" ".join(match[0].split())[:300])
+            return Trouble(kind=kind, message=_one_line(match[0]))
+    raised = EXCEPTION.findall(AFTERMATH.split(text)[0])
+    if raised and _USAGE.search(raised[-1]):
+        return Trouble(kind="usage", message=_one_line(raised[-1]))
     failure = classify_nccl_error(text)
-    if failure is None:
-        return None
-    kinds: dict[str, ErrorKind] = {"out_of_memory": "out_of_memory", "usage": "usage", "crash": "crash"}
-    return Trouble(kind=kinds.get(failure.kind, "nccl"), message=failure.message)
+    if failure is not None:
+        kinds: dict[str, ErrorKind] = {"out_of_memory": "out_of_memory", "usage": "usage", "crash": "crash"}
+        return Trouble(kind=kinds.get(failure.kind, "nccl"), message=failure.message)
+    return Trouble(kind="crash", message=_one_line(raised[-1])) if raised else None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]
 
 
 def tail(log: Path) -> str:

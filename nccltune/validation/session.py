@@ -11,6 +11,7 @@ from typing import Any
 
 from nccltune import registry
 from nccltune.errors import InputError, InterruptedRunError
+from nccltune.schemas.model import Model
 from nccltune.schemas.validation_record import ArmRecord, Cleanup, ServerRecord, Trouble
 from nccltune.validation import arms as planning
 from nccltune.validation import state
@@ -128,7 +129,7 @@ class Session:
         log = tail(server.log) if server else ""
         record = record.model_copy(update={
             "engine": f"SGLang {state.version_of(info)}".strip(), "status": "ok", "warnings": [*record.warnings, *state.version_warnings(info)],
-            "all_reduce": state.all_reduce(info, log, _links(self.request), _architecture(self.request)),
+            "all_reduce": state.all_reduce(info, log, _links(self.request), _target(self.request).hf_architecture or None),
         })  # fmt: skip
         options = self._load_options()
         for position, arm in enumerate(pending):
@@ -159,9 +160,8 @@ class Session:
         self, plan: ServerPlan, argv: list[str], env: dict[str, str], dropped: list[str], log: str
     ) -> ServerRecord:
         warnings = []
-        if self.request.simulate_accept_length and not any(
-            n.startswith("SGLANG_SIMULATE_") and n.endswith("_EXPERTS") for n in env
-        ):
+        uniform = any(n.startswith("SGLANG_SIMULATE_") and n.endswith("_EXPERTS") for n in env)
+        if self.request.simulate_accept_length and not uniform and _target(self.request).moe is not None:
             warnings.append(
                 "a simulated acceptance makes all tokens equal: a MoE then reads too few experts, unless --env SGLANG_SIMULATE_UNIFORM_EXPERTS=1"
             )
@@ -206,10 +206,7 @@ def _with_cause(found: ArmRecord, server: Server | None) -> ArmRecord:
     """A request that failed because the server died says why it died."""
     if found.status == "ok" or server is None or server.process is None:
         return found
-    # The connection breaks a moment before the process is gone.
-    with contextlib.suppress(Exception):
-        server.process.wait(timeout=3)
-    code = server.process.poll()
+    code = server.wait_end()
     if code is None:
         return found
     kind, message = server.why_ended(code)
@@ -227,12 +224,12 @@ def _links(request: LiveRequest) -> Any:
     return registry.load_topology(name).links.kind if name else "pcie"
 
 
-def _architecture(request: LiveRequest) -> str | None:
+def _target(request: LiveRequest) -> Model:
     from nccltune.validation.architecture import architectures
     from nccltune.validation.predictor import Subject
 
     with architectures(Subject(request.model)) as resolved:
-        return registry.load_model(resolved.model).hf_architecture or None
+        return registry.load_model(resolved.model)
 
 
 def _result(found: ArmRecord) -> str:

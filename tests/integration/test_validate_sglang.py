@@ -209,6 +209,17 @@ def test_a_finished_folder_is_never_overwritten(tmp_path, run):
         measure(tmp_path, request(run))
 
 
+def test_a_free_port_leaves_room_for_the_port_that_sglang_derives_from_it():
+    """SGLang 0.5.14 ends with an error where its port + 10000 is no port; a client may hold an ephemeral one."""
+    ports = {free_port() for _ in range(20)}
+    assert len(ports) > 1
+    assert max(ports) + 10_000 < 32_768
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", free_port() + 10_000))
+        taken = held.getsockname()[1] - 10_000
+        assert taken not in {free_port() for _ in range(50)}
+
+
 def test_a_held_port_is_a_record_and_nothing_is_started(tmp_path, run):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -407,6 +418,8 @@ def test_a_real_start_log_does_not_hide_the_cause_of_a_crash():
         diagnose(log + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n").kind == "out_of_memory"
     )
     assert diagnose(log + "OSError: [Errno 98] Address already in use\n").kind == "port_held"
+    grpc = "ValueError: SGLANG_GRPC_PORT (69061) must be between 1 and 65535\n"
+    assert diagnose(log + grpc).kind == "usage"
     assert diagnose(log + "launch_server.py: error: unrecognized arguments: --moe-runner\n").kind == "wrong_version"
 
 
