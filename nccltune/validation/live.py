@@ -91,7 +91,7 @@ def compare_folder(folder: Folder, request: LiveRequest) -> Validation:
     extra += dict.fromkeys(w for server in servers for w in server.warnings)
     extra += [f"{arm.arm_id}: {w}" for arm in good for w in arm.warnings]
     # What these servers use is known: no need to say what others may use.
-    rest = [w for w in found.warnings if w != ENGINE_MAY_NOT_ASK_NCCL or not all(s.all_reduce.get("path") for s in servers)]  # fmt: skip
+    rest = [w for w in found.warnings if w != ENGINE_MAY_NOT_ASK_NCCL or not all(s.all_reduce.get("path") for s in servers if s.status == "ok")]  # fmt: skip
     return found.model_copy(update={"summary": summary, "servers": [s.model_dump(mode="json") for s in servers], "warnings": [*extra, *rest]})  # fmt: skip
 
 

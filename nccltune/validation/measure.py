@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nccltune.schemas.setting import Setting
 from nccltune.schemas.validation import Measured
 from nccltune.schemas.validation_record import ArmRecord, Trouble
@@ -19,8 +17,6 @@ from nccltune.validation.client import Client, ServerError
 from nccltune.validation.observation import measured_of
 
 _MIN_SERVER_SAMPLES = 3
-_PREFILL_FACTOR = 1.3
-"""A recorded step time this far above the median holds a prefill: the recording interval began before the batch was whole."""
 _CLOCKS_APART = 0.03
 _HELD_SHARE = 0.5
 
@@ -96,15 +92,18 @@ def _measured(client: Client, plan: ArmPlan, options: LoadOptions, log: Path | N
     info = client.server_info()
     drafted = plan.draft_tokens > 1
     load.hold(client, arm_prompts(info, plan, options, -1), min(options.output_tokens, 32), options.stall_s)  # warm-up
-    before = state.step_times(client.server_info())
     mark = log.stat().st_size if log and log.is_file() else 0
-    held = [
-        load.measure(load.hold(client, arm_prompts(info, plan, options, r), options.output_tokens, options.stall_s), drafted=drafted)
-        for r in range(options.repeats)
-    ]  # fmt: skip
+    held, recorded = [], []
+    before = state.step_times(client.server_info())
+    for repeat in range(options.repeats):
+        streams = load.hold(client, arm_prompts(info, plan, options, repeat), options.output_tokens, options.stall_s)
+        held.append(load.measure(streams, drafted=drafted))
+        after = state.step_times(client.server_info())
+        # The first interval of a load began before it: it holds idle time and the prefill. No other does, so none is left out for its value.
+        recorded += state.new_step_times(before, after, plan.batch_size)[1:]
+        before = after
     info = client.server_info()
     client_ms = statistics.median(h.step_ms for h in held)
-    recorded = state.new_step_times(before, state.step_times(info), plan.batch_size)
     samples, timing = _samples([1e3 * s for s in recorded], [h.step_ms for h in held])
     measured = measured_of(samples)
     text = _log_since(log, mark)
@@ -122,12 +121,9 @@ def _measured(client: Client, plan: ArmPlan, options: LoadOptions, log: Path | N
 
 
 def _samples(server_ms: list[float], client_ms: list[float]) -> tuple[list[float], str]:
-    """Prefer the server's own clock; steps that hold a prefill are left out."""
-    if server_ms:
-        limit = _PREFILL_FACTOR * float(np.median(server_ms))
-        clean = [s for s in server_ms if s <= limit]
-        if len(clean) >= _MIN_SERVER_SAMPLES:
-            return clean, "server (step_time_dict of /server_info, SGLANG_RECORD_STEP_TIME=1)"
+    """Prefer the server's own clock, where it recorded enough."""
+    if len(server_ms) >= _MIN_SERVER_SAMPLES:
+        return server_ms, "server (step_time_dict of /server_info, SGLANG_RECORD_STEP_TIME=1)"
     return client_ms, "client (streamed chunks while every request decodes)"
 
 

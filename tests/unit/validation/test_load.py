@@ -10,7 +10,7 @@ from nccltune.schemas.setting import BASE
 from nccltune.validation import state
 from nccltune.validation.client import Mark, ServerError, Stream
 from nccltune.validation.load import measure
-from nccltune.validation.measure import ArmPlan, LoadOptions, _samples, arm_prompts
+from nccltune.validation.measure import ArmPlan, LoadOptions, _samples, arm_prompts, measure_arm
 from nccltune.validation.prompts import make_prompts, read_prompts, take
 
 REAL_LOG = Path(__file__).parent.parent.parent / "data" / "sglang" / "h200-x2-eagle3-d3.txt"
@@ -71,14 +71,34 @@ def test_requests_that_never_overlap_are_no_batch():
         measure([stream(0.0, 0.01, [1, 2, 3]), stream(5.0, 0.01, [1, 2, 3])], drafted=False)
 
 
-def test_step_times_with_a_prefill_inside_are_left_out():
-    # as recorded on 2x H200: the first interval of a load holds the prefill
-    samples, timing = _samples([22.96, 4.54, 4.52, 4.55, 4.54], [4.59])
-    assert samples == [4.54, 4.52, 4.55, 4.54]
+def test_few_step_times_of_the_server_are_not_enough():
+    samples, timing = _samples([4.54, 4.52, 9.55], [4.59])
+    assert samples == [4.54, 4.52, 9.55]  # a slow step is a step
     assert timing.startswith("server")
-    samples, timing = _samples([22.96, 4.54], [4.59])
+    samples, timing = _samples([4.54, 4.52], [4.59])
     assert samples == [4.59]
     assert timing.startswith("client")
+
+
+def test_the_first_interval_of_every_load_is_left_out(monkeypatch):
+    # as recorded on 2x H200: it holds the prefill, and no other does
+    loads = [[22.56, 4.53, 4.53], [22.95, 4.54, 4.52, 4.55], [22.55, 4.53, 9.54]]
+    times = [[227.78]]
+    for one in loads:
+        times.append(times[-1] + one)
+    looks = iter([{}, *times, times[-1]])
+
+    class Server:
+        def server_info(self):
+            found = next(looks)
+            state = {"step_time_dict": {"1": [t / 1e3 for t in found]}} if found else {}
+            return {"version": "0.5.14", "internal_states": [state]}
+
+    monkeypatch.setattr("nccltune.validation.load.hold", lambda *_: [stream(0.0, 0.0046, list(range(1, 65)))])
+    plan = ArmPlan(BASE, draft_tokens=1, batch_size=1)
+    record = measure_arm(Server(), plan, LoadOptions(output_tokens=64, repeats=3), None, Path("unused"))
+    assert record.error is None
+    assert record.samples_ms == pytest.approx([4.53, 4.53, 4.54, 4.52, 4.55, 4.53, 9.54])
 
 
 def test_new_step_times_are_those_of_this_arm():
