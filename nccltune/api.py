@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+_MAX_CONFIRMATIONS = 3
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -47,22 +49,48 @@ def scan(
     result = report.scan(
         request, output=Path(output) if output else None, resume=Path(resume) if resume else None, on_event=on_event
     )
-    if confirm and result.outcome == "complete" and result.fit is not None and result.fit.best is not None:
-        chosen, _ = _emitted(result.run.path)
-        if chosen is None:  # refused for its cost at prefill: who accepts that will want the confirmation too
-            chosen, _ = _emitted(result.run.path, objective="decode")
-        if chosen is not None:
-            base = result.run.manifest.base_env
-            env = {k: v for k, v in chosen.document.env.items() if base.get(k) != v}
-            best = next(s.setting for s in result.fit.settings if s.setting.name == result.fit.best)
-            scanned = {k: best.env[k] for k in env if k in best.env}
-            fitted = report.confirm(result, env, scanned, on_event)
-            outcome = result.run.manifest.options.get("confirmation", {}).get("outcome", "complete")
-            result = replace(result, fit=fitted or result.fit, outcome=outcome)
+    if confirm:
+        result = _confirmed(result, on_event)
     if result.fit is not None:
         written, problem = _emitted(result.run.path, output=result.run.path / "nccl.env")
         result = replace(result, env_file=written.path if written else None, no_env_reason=problem)
     return result
+
+
+def _confirmed(result: ScanResult, on_event: Callable[[Event], None] | None) -> ScanResult:
+    """Confirm what would be emitted, and again what is left of it then, until the very set that is written was confirmed."""
+    from nccltune.bench import report
+
+    # Each round can only take variables away, or find that another setting is the best: more than a few say that it is noise.
+    for _ in range(_MAX_CONFIRMATIONS):
+        found = _to_confirm(result)
+        if found is None:
+            break
+        before = len(result.run.manifest.confirmations)
+        result = report.confirm(result, *found, on_event)
+        if result.outcome != "complete" or len(result.run.manifest.confirmations) == before:
+            break
+    return result
+
+
+def _to_confirm(result: ScanResult) -> tuple[dict[str, str], dict[str, str]] | None:
+    """What is written beyond the base, and the same as the scan spelled it; None where nothing is left to confirm.
+
+    Back ends other than nccl are left alone: their launches cost too much.
+    """
+    manifest, fit = result.run.manifest, result.fit
+    if manifest.backend != "nccl" or result.outcome != "complete" or fit is None or fit.best is None:
+        return None
+    chosen, _ = _emitted(result.run.path)
+    if chosen is None:  # refused for its cost at prefill: who accepts that will want the confirmation too
+        chosen, _ = _emitted(result.run.path, objective="decode")
+    if chosen is None:
+        return None
+    env = {k: v for k, v in chosen.document.env.items() if manifest.base_env.get(k) != v}
+    if not env or any(c.env == env and c.outcome == "complete" for c in manifest.confirmations):
+        return None
+    best = next(s.setting for s in fit.settings if s.setting.name == fit.best)
+    return env, {k: best.env[k] for k in env if k in best.env}
 
 
 def _emitted(run: Path, output: Path | None = None, objective: str | None = None) -> tuple[Emitted | None, str]:

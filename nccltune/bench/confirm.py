@@ -8,16 +8,19 @@ of an engine run under it.
 from typing import Any
 
 from nccltune.bench import records
-from nccltune.bench.group import RankFailure
+from nccltune.bench.group import RankFailure, classify
 from nccltune.bench.options import Outcome
 from nccltune.bench.scan import Scan
 from nccltune.bench.session import Communicator
 from nccltune.knobs import decisions, library_part
 from nccltune.schemas.measurement import Case, Choice, Measurement
 from nccltune.schemas.setting import BASE, Setting
+from nccltune.units import format_size
 
 LAUNCHES = 3
 OTHERS_BYTES = 65536
+OTHER_COLLECTIVES = "another collective (all-gather, reduce-scatter or broadcast)"
+"""Name of the fault where the ranks could not say which one it was: they hung or died."""
 
 
 def ablations(setting: Setting) -> list[Setting]:
@@ -36,33 +39,51 @@ class Confirm(Scan):
         super().__init__(*arguments, **options)
         self._best = best
         self._exact_env = best.env if exact_env is None else exact_env
+        self._is_finished = False
         self.faults: dict[str, str] | None = None
-        """Fault of each other collective under the winner; None when they could not be run."""
+        """Fault of each other collective under the winner; None when they were not run."""
         self.num_launches = 0
+        """Pairs of launches, winner and base, in which every size gave a time."""
+        self.problem = ""
+        """Why a launch of the winner gave none, the first one."""
 
     def _walk(self) -> Outcome:
+        self._measure_once([self._best])
         for number in range(LAUNCHES):
-            for setting in (BASE, self._best) if number % 2 == 0 else (self._best, BASE):
-                if self._must_end():
-                    return self._outcome()
-                self._launch(setting)
-            self.num_launches += 1
-        wanted = {setting.id for setting in ablations(self._best)}
+            pair = (BASE, self._best) if number % 2 == 0 else (self._best, BASE)
+            good = [self._launch(setting) for setting in pair if not self._must_end()]
+            self.num_launches += len(good) == len(pair) and all(good)
+        self._measure_once(ablations(self._best))
+        self._is_finished = not self._must_end()
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
+        if self._stop.requested:
+            return "interrupted"
+        return "complete" if self._is_finished else "time_limit"
+
+    def _pending(self, setting: Setting) -> list[Case]:
+        """Also what a race left out: here it is wanted."""
+        return [c for c in self._cases(setting) if (m := self._done.get(c.id)) is None or m.status == "skipped"]
+
+    def _measure_once(self, settings: list[Setting]) -> None:
+        """Measure what the scan itself does not hold of them, those of one library copy together."""
+        wanted = {setting.id for setting in settings}
         for library_env, members in self.plan.groups():
             for setting in members:
                 if setting.id in wanted and self._pending(setting) and not self._must_end():
                     self._measure_setting(setting, library_env)
-        return self._outcome()
 
-    def _launch(self, setting: Setting) -> None:
-        """Measure one setting in a communicator of its own; a failure is a record.
+    def _launch(self, setting: Setting) -> bool:
+        """Measure one setting in a communicator of its own; a failure is a record. Whether every size gave a time.
 
         The winner is opened exactly as it is written (``allreduce:ring``). It counts as a repetition of the setting that
         was scanned (``Ring``) where both resolve to the same choice, and is not credited where they do not.
         """
-        env = self._exact_env if setting.id == self._best.id else setting.env
+        is_best = setting.id == self._best.id
+        env = self._exact_env if is_best else setting.env
         library_env = library_part(env)
-        comm, size = None, self.plan.size_bytes[0]
+        comm, case, problem = None, self._case(setting, self.plan.size_bytes[0]), ""
         self._repeats += 1
         try:
             if self.session.needs_restart(library_env):
@@ -70,18 +91,44 @@ class Confirm(Scan):
             comm = self.session.open({**self.plan.base_env, **env}, library_env, self.plan.size_bytes)
             comm.env = env
             for size in self.plan.size_bytes:
-                self._record(self._repetition(setting, comm, size))
-            if setting.id == self._best.id and self.faults is None:
-                self.faults = self.session.others(comm, OTHERS_BYTES)
-            self.session.close(comm)
+                case = self._case(setting, size)
+                measurement = self._repetition(case, comm)
+                self._record(measurement)
+                problem = problem or _problem(measurement)
         except RankFailure as failure:
             self._recover(failure, comm)
-            case = self.plan.case(setting, size, self.plan.timings[0])
-            self._record(records.failed(case, failure).model_copy(update=self._as_repeat(case)))
+            lost = records.failed(case, failure).model_copy(update=self._as_repeat(case))
+            self._record(lost)
+            problem = problem or _problem(lost)
+        else:
+            self._leave(comm, run_others=is_best and self.faults is None)
+        if is_best:
+            self.problem = self.problem or problem
+        return not problem
 
-    def _repetition(self, setting: Setting, comm: Communicator, size: int) -> Measurement:
-        case = self.plan.case(setting, size, self.plan.timings[0])
+    def _leave(self, comm: Communicator, *, run_others: bool) -> None:
+        """Run the other collectives once, and close; what fails here is no measurement's failure."""
+        try:
+            if run_others:
+                self.faults = self.session.others(comm, OTHERS_BYTES)
+                run_others = False
+            self.session.close(comm)
+        except RankFailure as failure:
+            if run_others:
+                self.faults = {OTHER_COLLECTIVES: f"{failure.kind}: {failure.message}"}
+            self._emit("note", f"leaving a launch of the confirmation failed: {failure.message}")
+            self._recover(failure, comm)
+
+    def _case(self, setting: Setting, size_bytes: int) -> Case:
+        return self.plan.case(setting, size_bytes, self.plan.timings[0])
+
+    def _repetition(self, case: Case, comm: Communicator) -> Measurement:
+        size = case.size_bytes
         choice, scanned = comm.resolution.choices.get(size), self._done.get(case.id)
+        if size in comm.resolution.errors:
+            text = comm.resolution.errors[size]
+            failure = RankFailure(classify(text, "nccl"), text, 0, group_alive=True)
+            return records.failed(case, failure).model_copy(update=self._as_repeat(case))
         in_force, reason = comm.resolution.in_force(size, comm.env)
         if in_force is not False and scanned is not None and not _same(choice, scanned.choice):
             in_force, reason = False, "written for this NCCL it resolves to another choice than when it was scanned"
@@ -92,6 +139,14 @@ class Confirm(Scan):
 
     def _as_repeat(self, case: Case) -> dict[str, Any]:
         return {"case_id": f"{case.id}-r{self._repeats}", "repeat": self._repeats}
+
+
+def _problem(measurement: Measurement) -> str:
+    """Why a measurement has no time; empty where it has."""
+    if measurement.status == "ok":
+        return ""
+    said = [measurement.error.message] if measurement.error is not None else measurement.warnings
+    return ": ".join([f"{measurement.status} at {format_size(measurement.size_bytes)}", *said[:1]])
 
 
 def _same(a: Choice | None, b: Choice | None) -> bool:

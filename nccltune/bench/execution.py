@@ -17,11 +17,16 @@ from nccltune.store import Run
 
 def execute(prepared: Prepared, run: Run, on_event: Callable[[Event], None] | None = None) -> Outcome:
     """Walk the plan into ``run`` and set its status. Raises nothing for failed cases: they are records."""
+    return tracked(run, lambda: _walk(prepared, run, on_event))
+
+
+def tracked(run: Run, walk: Callable[[], Outcome]) -> Outcome:
+    """Run a walk with the manifest telling that it runs, and then how it ended."""
     run_lock.take(run.path)  # before the manifest of a scan that may be measuring is touched
     run.update(status="running")
     status: RunStatus = "failed"
     try:
-        outcome = _walk(prepared, run, on_event)
+        outcome = walk()
         status = outcome
     except KeyboardInterrupt:
         status = "interrupted"

@@ -6,6 +6,7 @@ recorded with the reason.
 """
 
 import math
+from typing import Any
 
 from nccltune.bench import records
 from nccltune.bench.bounds import Bounds, Score, units
@@ -17,12 +18,21 @@ from nccltune.schemas.setting import BASE, Setting
 # Launches of one setting differ: by up to 12% at one size, by about 3% over the decode sizes (docs/measuring.md). No
 # score is taken to be better known than that.
 LAUNCH_SPREAD = 0.03
-# A parent that did not take effect says the same of its family: every member has the parent's variables too.
-_REFUSED = ("unsupported", "wrong_results", "error", "timeout", "not_in_force")
+# Settings opened between two looks at the base, at most: a race opens few.
+MONITOR_EVERY = 16
+# A parent that did not take effect says the same of its family: every member has the parent's variables too. One that failed
+# once more after a hang or an error as well.
+_FAILED = ("error", "timeout")
+_REFUSED = ("unsupported", "wrong_results", "not_in_force", *_FAILED)
 
 
 class Race(Scan):
     """A walk that opens settings only while they can win."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._num_opened = 0
+        self._retried: set[str] = set()
 
     def _walk(self) -> Outcome:
         bounds = Bounds(self.plan.settings)
@@ -52,7 +62,23 @@ class Race(Scan):
                 if self._must_end():
                     return
                 if setting.id in wanted and self._pending(setting):
+                    # As in a full scan: the base again and again, its launches tell drift and spread.
+                    if self._num_opened and self._num_opened % min(self.options.monitor_every, MONITOR_EVERY) == 0:
+                        self._monitor()
+                    self._num_opened += 1
                     self._measure_setting(setting, library_env)
+                    self._retry(setting, library_env)
+
+    def _retry(self, setting: Setting, library_env: dict[str, str]) -> None:
+        """Measure once more what a hang or an error cost: one accident must not shut out a whole family, or the base."""
+        lost = [c for c in self._cases(setting) if (m := self._done.get(c.id)) is not None and m.status in _FAILED]
+        if not lost or setting.id in self._retried or self._must_end():
+            return
+        self._retried.add(setting.id)
+        for case in lost:
+            del self._done[case.id]
+        self._num_done -= len(lost)
+        self._measure_setting(setting, library_env)
 
     def _update(self, bounds: Bounds) -> None:
         for setting in self.plan.settings:
@@ -70,8 +96,10 @@ class Race(Scan):
         winners = [s for s in self.plan.settings if ranked and s.id in (BASE.id, ranked[0])]
         self._sizes = self.plan.size_bytes
         self._measure([BASE, *winners])
-        if self.session.is_running:
+        if self.session.is_running and not self._must_end():
             self._monitor()
+        if self._must_end():
+            return  # what is missing of the winner is not left out: a resume measures it
         for setting in self.plan.settings:
             for case in self._pending(setting):
                 reason, same = self._reason(setting, bounds)

@@ -1,27 +1,36 @@
 """A whole scan: prepare, walk, fit. What the scan command and its Python twin share."""
 
+import contextlib
 import datetime
 import shlex
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from nccltune.bench.beside_walk import beside_cases
 from nccltune.bench.confirm import Confirm, ablations
-from nccltune.bench.execution import execute
+from nccltune.bench.execution import execute, tracked
 from nccltune.bench.options import Event, Outcome
 from nccltune.bench.request import Prepared, ScanRequest, check_resumable, prepare, resume_request
 from nccltune.bench.session import Session
+from nccltune.costmodel.points import Cells
 from nccltune.costmodel.run_fit import fit_run
-from nccltune.errors import InputError, InterruptedRunError, NoBasisError, QualityError
+from nccltune.errors import InputError, InterruptedRunError, MachineError, NoBasisError, QualityError
 from nccltune.plan import unique_names
 from nccltune.registry import load_model
 from nccltune.schemas.fit import Fit
 from nccltune.schemas.measurement import Measurement
+from nccltune.schemas.run import Confirmation
 from nccltune.schemas.setting import Setting
 from nccltune.store import Run
+
+
+# Launches of one setting differ by 3 to 5% on a quiet machine (docs/measuring.md); beyond this no difference that NCCL settings make is told.
+UNUSABLE_SD = 0.15
+_MIN_REPEATS = 3
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,8 @@ class ScanResult:
     counts: dict[str, int]
     """Cases by status."""
     notes: list[str]
+    started_s: float = 0.0
+    """When the walk began, by the monotonic clock: a time budget is for all of it."""
     env_file: str | None = None
     no_env_reason: str = ""
 
@@ -46,7 +57,7 @@ class ScanResult:
 
     @cached_property
     def quality_problem(self) -> str:
-        """Why the quality gate fails, or empty: nothing usable, wrong sums, or failed cases of the base itself."""
+        """Why the quality gate fails, or empty: nothing usable, wrong sums, failed cases of the base itself, or noise."""
         measurements = self.measurements
         wrong = list(dict.fromkeys(m.setting.name for m in measurements if m.status == "wrong_results"))
         if wrong:
@@ -58,6 +69,10 @@ class ScanResult:
         bad = [m for m in measurements if m.setting.name == "base" and m.status not in ("ok", "not_in_force")]
         if bad:
             return f"the base setting has {len(bad)} case(s) without a time ({bad[0].status} at {bad[0].size_bytes} B)"
+        spread = Cells.make(measurements).spread
+        # gloo stands for nothing but the way of working: its noise is told, and no gate.
+        if self.run.manifest.backend != "gloo" and spread.num_repeats >= _MIN_REPEATS and spread.sd > UNUSABLE_SD:
+            return f"repetitions of one setting differ by {100 * spread.sd:.0f}% (standard deviation): too noisy to rank anything"
         return ""
 
 
@@ -85,53 +100,65 @@ def scan(
     notes = [] if is_left else [f"{run.path} holds every case already: nothing is measured"]
     if run.num_cut_lines:
         notes.append(f"{run.num_cut_lines} line(s) of the run were cut by a crash: their cases count as not measured")
-    try:
+    started = time.monotonic()
+    with _stopped_at_once(run):
         outcome = execute(prepared, run, on_event) if is_left else _complete(run)
-    except KeyboardInterrupt:
-        raise InterruptedRunError(
-            "interrupted", "what is done is saved", f"go on with: nccltune scan --resume {shlex.quote(str(run.path))}"
-        ) from None
     fit, reason = _fit(run, prepared)
     notes += list(dict.fromkeys([*prepared.notes, *run.manifest.notes]))
     counts = Counter(m.status for m in run.measurements() if not m.repeat)
-    return ScanResult(run, prepared, outcome, fit, reason, {str(k): n for k, n in counts.items()}, notes)
+    return ScanResult(
+        run, prepared, outcome, fit, reason, {str(k): n for k, n in counts.items()}, notes, started_s=started
+    )
 
 
 def confirm(
     result: ScanResult, env: dict[str, str], scanned: dict[str, str], on_event: Callable[[Event], None] | None
-) -> Fit | None:
+) -> ScanResult:
     """Measure exactly ``env`` against the base in fresh launches, take each variable away once, and fit the run again.
 
     ``scanned``: the same variables as the scan spelled them (``Ring`` where ``env`` has ``allreduce:ring``).
 
-    The settings join the run's plan, so that a later fit and the minimal set see them. Nothing happens on back ends
-    other than nccl, whose launches cost too much.
+    The settings join the run's plan, so that a later fit and the minimal set see them. What could not be started is a note:
+    the scan stands. Raises InterruptedRunError like a scan.
     """
     run, prepared = result.run, result.prepared
-    if run.manifest.backend != "nccl" or not env:
-        return None
-    before = run.manifest.options.get("confirmation")
-    if before is not None and before["env"] == env and before["outcome"] == "complete":
-        return None  # a resumed run that is complete: nothing is measured again
     known = {setting.id: setting for setting in run.manifest.settings}
     wanted = Setting.make(scanned)
     best = known.get(wanted.id, wanted)
     extra = [s for s in [best, *ablations(best)] if s.id not in known]
-    plan = unique_names(replace(prepared.plan, settings=[*prepared.plan.settings, *extra]))
+    # The run's plan, not the prepared one: an earlier confirmation may have added to it.
+    plan = unique_names(replace(prepared.plan, settings=[*run.manifest.settings, *extra]))
     run.update(settings=plan.settings, plan_id=plan.id)
-    session = Session(prepared.session)
-    walk = Confirm(run, plan, session, replace(prepared.options, beside=False), on_event, best=best, exact_env=env)
-    outcome = walk.walk()
-    found = {
-        "env": env,
-        "setting": best.name,
-        "num_launches": walk.num_launches,
-        "other_collectives": walk.faults,
-        "outcome": outcome,
-    }
-    run.update(options={**run.manifest.options, "confirmation": found})
+    options = replace(prepared.options, beside=False, time_budget_s=_time_left(result))
+    walk = Confirm(run, plan, Session(prepared.session), options, on_event, best=best, exact_env=env)
+    try:
+        with _stopped_at_once(run):
+            outcome = tracked(run, walk.walk)
+    except MachineError as error:
+        run.update(status=result.outcome)
+        return replace(result, notes=[*result.notes, f"the winner was not confirmed: {error.what} ({error.why})"])
+    found = Confirmation(
+        env=env, setting=best.name, num_launches=walk.num_launches, problem=walk.problem, other_collectives=walk.faults, outcome=outcome
+    )  # fmt: skip
+    run.update(options={**run.manifest.options, "confirmations": [*run.manifest.options.get("confirmations", []), found.model_dump()]})  # fmt: skip
     fit, _ = _fit(run, prepared)
-    return fit
+    return replace(result, fit=fit or result.fit, outcome=outcome)
+
+
+def _time_left(result: ScanResult) -> float | None:
+    budget = result.prepared.options.time_budget_s
+    return None if budget is None else max(budget - (time.monotonic() - result.started_s), 0.0)
+
+
+@contextlib.contextmanager
+def _stopped_at_once(run: Run) -> Iterator[None]:
+    """Say how to go on when the second interrupt ends a walk."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedRunError(
+            "interrupted", "what is done is saved", f"go on with: nccltune scan --resume {shlex.quote(str(run.path))}"
+        ) from None
 
 
 def check_same_plan(resume: Path, request: ScanRequest, aspects: set[str]) -> None:

@@ -110,7 +110,7 @@ def _document(result: "ScanResult", failed: list[Any]) -> dict[str, Any]:
         "beside": [b.model_dump(mode="json", exclude={"points"}) for b in result.fit.beside] if result.fit else [],
         "failures": [{"setting": m.setting.name, "size_bytes": m.size_bytes, "status": m.status, "error": m.error.model_dump() if m.error else None} for m in failed],
         "env_file": result.env_file,
-        "confirmation": result.run.manifest.options.get("confirmation"),
+        "confirmations": [c.model_dump() for c in result.run.manifest.confirmations],
         "quality_problem": result.quality_problem or None,
         "warnings": [*result.notes, *(result.fit.warnings if result.fit else [])],
     }  # fmt: skip

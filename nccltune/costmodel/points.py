@@ -95,11 +95,21 @@ class Cells:
             seen.add(target)
             key = target
 
+    @cached_property
+    def _launches(self) -> dict[Key, list[Measurement]]:
+        """Every launch of a measurement that several settings share, whichever of them it was made for."""
+        launches: dict[Key, list[Measurement]] = {key: list(found) for key, found in self.found.items()}
+        for key, found in self.found.items():
+            origin = self.canonical(key)
+            if origin != key:
+                launches[origin] += [m for m in found if m.same_as is None]
+        return launches
+
     def point(self, key: Key) -> CurvePoint:
         """Median microseconds with its 90% interval and the choice in force for this very setting."""
         origin = self.canonical(key)
         if origin not in self._points:
-            self._points[origin] = _point(self.found[origin], self.half_width)
+            self._points[origin] = _point(self._launches[origin], self.half_width)
         point, choice = self._points[origin], self.found[key][0].choice
         return point if choice is point.choice else point.model_copy(update={"choice": choice or point.choice})
 

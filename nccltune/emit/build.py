@@ -6,7 +6,7 @@ from nccltune.algo_lists import TOKENS
 from nccltune.emit import grammar, safety, sglang_args
 from nccltune.emit.document import HOLDS, Document, Rule, Speculation, Variable
 from nccltune.emit.gain import decode_limit
-from nccltune.emit.header import facts, header_lines, same_set
+from nccltune.emit.header import confirmation_of, facts, header_lines
 from nccltune.emit.minimal import MinimalSet, minimal_set
 from nccltune.emit.request import Options, Source
 from nccltune.emit.safety import Note
@@ -50,7 +50,7 @@ def build(source: Source, options: Options) -> Document:
     _refuse(notes, options)
     rules, rule_notes = _rules(source, options)
     variables = tuple(_variables(source, options, env, reduced, target))
-    first, *lines = header_lines(source, options, chosen, reduced, target, spec)
+    first, *lines = header_lines(source, options, chosen, reduced, target, spec, env)
     holds = f"{HOLDS}{len(rules) or len(variables)} {'rules' if rules else 'variables'}"
     return Document(
         variables=variables,
@@ -80,7 +80,7 @@ def _per_size(source: Source, options: Options, env: dict[str, str], target: Ver
     _refuse(notes, options)
     return Document(
         variables=tuple(_variables(source, options, plan.env, None, target)),
-        header=(*header_lines(source, options, Selection(BASE), None, target, None), *plan.evidence),
+        header=(*header_lines(source, options, Selection(BASE), None, target, None, {}), *plan.evidence),
         rules=tuple(plan.rules),
         facts={**facts(source, options, None, None), "rules": [asdict(rule) for rule in plan.rules]},
         warnings=(*(f"{n.text}{f' ({n.do})' if n.do else ''}" for n in notes), *plan.notes),
@@ -122,7 +122,7 @@ def _notes(
         notes += safety.prefill_notes(chosen.prefill, options.max_prefill_cost_percent, accepted=stated)
         notes += safety.decode_notes(chosen.decode)
     notes += safety.name_notes(env)
-    notes += _collective_notes(source, env)
+    notes += _confirmation_notes(source, env)
     machine = source.manifest.machine if source.manifest else None
     base = source.fit.base_env if source.fit else {}
     notes += safety.ll128_notes(env, machine, _of_setting(source.measurements, chosen, env), base)
@@ -138,16 +138,20 @@ def _ll128_by_default(source: Source, env: dict[str, str]) -> bool:
     return safety.ll128_by_default(source.manifest.machine if source.manifest else None, {**base, **env})
 
 
-def _collective_notes(source: Source, env: dict[str, str]) -> list[Note]:
-    """Refuse a set under which another collective of the engine failed when the scan confirmed it."""
-    found = source.manifest.options.get("confirmation") if source.manifest else None
-    if not found or not found["other_collectives"] or not same_set(found["env"], env):
+def _confirmation_notes(source: Source, env: dict[str, str]) -> list[Note]:
+    """Refuse a set that failed, or under which another collective of the engine failed, when the scan confirmed it."""
+    found = confirmation_of(source, env)
+    if found is None:
         return []
-    bad = {name: fault for name, fault in found["other_collectives"].items() if fault}
-    return [
+    notes = [
         Note("collectives", f"{name} fails under it: {fault}", "choose another setting", hard=True)
-        for name, fault in bad.items()
+        for name, fault in (found.other_collectives or {}).items()
+        if fault
     ]
+    if found.problem:
+        text = f"launched again exactly as it is written, it failed: {found.problem}"
+        notes.append(Note("confirmation", text, "choose another setting, or scan again", hard=True))
+    return notes
 
 
 def _of_setting(measurements: list[Measurement], chosen: Selection, env: dict[str, str]) -> list[Measurement]:

@@ -13,6 +13,7 @@ from nccltune.emit.request import Options, Source
 from nccltune.emit.selection import Selection
 from nccltune.knobs import Version
 from nccltune.schemas.common import command_line
+from nccltune.schemas.run import Confirmation
 
 
 def header_lines(
@@ -22,8 +23,9 @@ def header_lines(
     reduced: MinimalSet | None,
     target: Version | None,
     spec: Speculation | None,
+    written: dict[str, str],
 ) -> list[str]:
-    """Return the header, one line each, without comment signs."""
+    """Return the header, one line each, without comment signs. ``written``: the variables of the setting that the file holds."""
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     lines = [
         f"{MARK} --format {options.format} (nccltune {__version__}, {now})",
@@ -40,7 +42,7 @@ def header_lines(
     if target is not None:
         lines.append(f"{WRITTEN_FOR}{safety.dotted(target)}")
     if options.format not in formats.RULE_NAMES:
-        lines += _setting_lines(source, chosen, reduced, full=options.full)
+        lines += _setting_lines(source, chosen, reduced, written, full=options.full)
     if spec is not None or options.engine_flags:
         flags = sglang_args.flags(Document(speculation=spec, engine_flags=options.engine_flags))
         lines.append(f"engine flags: {' '.join(flags)}")
@@ -49,14 +51,16 @@ def header_lines(
     return lines
 
 
-def _setting_lines(source: Source, chosen: Selection, reduced: MinimalSet | None, *, full: bool) -> list[str]:
+def _setting_lines(
+    source: Source, chosen: Selection, reduced: MinimalSet | None, written: dict[str, str], *, full: bool
+) -> list[str]:
     setting = chosen.setting
     lines = [f"setting: {setting.name}" + (f" ({setting.id})" if setting.env and setting.id != setting.name else "")]
     if source.fit is None or not setting.env:
         return lines
     lines.append(f"gain at decode: {chosen.decode or 'decode sizes were not measured with it'}")
     lines.append(f"at prefill: {chosen.prefill or 'prefill sizes were not measured'}")
-    lines += _confirmed(source, setting.env)
+    lines += _confirmed(source, written)
     if chosen.tied:
         lines.append(f"tied with it: {', '.join(chosen.tied)}")
     if reduced is not None and not full:
@@ -64,18 +68,20 @@ def _setting_lines(source: Source, chosen: Selection, reduced: MinimalSet | None
     return lines
 
 
-def _confirmed(source: Source, env: dict[str, str]) -> list[str]:
+def _confirmed(source: Source, written: dict[str, str]) -> list[str]:
     """One line when the scan confirmed this set in launches of its own."""
-    found = source.manifest.options.get("confirmation") if source.manifest else None
-    if not found or not found["num_launches"] or not same_set(found["env"], env):
+    found = confirmation_of(source, written)
+    if found is None or not found.num_launches:
         return []
-    others = found["other_collectives"]
-    tail = (
-        ""
-        if others is None
-        else "; all-gather, reduce-scatter and broadcast " + ("give right data" if not any(others.values()) else "FAIL")
-    )
-    return [f"confirmed: {found['num_launches']} more launches of exactly this set, in turn with the base{tail}"]
+    others = found.other_collectives
+    tail = "" if others is None else "; all-gather, reduce-scatter and broadcast " + ("FAIL" if any(others.values()) else "give right data")  # fmt: skip
+    return [f"confirmed: {found.num_launches} more launches of exactly this set, in turn with the base{tail}"]
+
+
+def confirmation_of(source: Source, written: dict[str, str]) -> Confirmation | None:
+    """The last confirmation of exactly these variables."""
+    known = source.manifest.confirmations if source.manifest else []
+    return next((c for c in reversed(known) if same_set(c.env, written)), None)
 
 
 def same_set(a: dict[str, str], b: dict[str, str]) -> bool:

@@ -15,6 +15,21 @@ SCHEMA_VERSION = 1
 RunStatus = Literal["running", "complete", "partial", "interrupted", "time_limit", "failed"]
 
 
+class Confirmation(Strict):
+    """One set of variables measured again, exactly as it would be written, in launches of its own."""
+
+    env: dict[str, str]
+    """As written, without the variables of the base."""
+    setting: str
+    num_launches: int
+    """Pairs of launches, with it and with the base, in which every size gave a time."""
+    problem: str = ""
+    """Why a launch of it gave none; empty where all did."""
+    other_collectives: dict[str, str] | None = None
+    """Fault of each other collective under it, empty where its data was right; None where they were not run."""
+    outcome: str
+
+
 class Manifest(Strict):
     """Everything about a run but its measurements."""
 
@@ -43,3 +58,8 @@ class Manifest(Strict):
     options: dict[str, Any] = Field(default_factory=dict)
     """Measuring options that shape the samples: replays, layers of the forward, weights per layer."""
     notes: list[str] = Field(default_factory=list)
+
+    @property
+    def confirmations(self) -> list[Confirmation]:
+        """What was confirmed, in order."""
+        return [Confirmation.model_validate(found) for found in self.options.get("confirmations", [])]

@@ -122,7 +122,7 @@ CONFIRMED = {
 def confirmed_copy(runs: Path, folder: Path, **changes) -> Path:
     shutil.copytree(runs / "shm", folder / "run")
     run = Run.load(folder / "run")
-    run.update(options={**run.manifest.options, "confirmation": {**CONFIRMED, **changes}})
+    run.update(options={**run.manifest.options, "confirmations": [{**CONFIRMED, **changes}]})
     return folder / "run"
 
 
@@ -137,6 +137,20 @@ def test_a_confirmed_set_says_so(runs, tmp_path):
 def test_the_confirmation_of_another_set_says_nothing(runs, tmp_path):
     path = confirmed_copy(runs, tmp_path, env={"NCCL_PROTO": "allreduce:LL"})
     assert "confirmed" not in api.emit(path, objective="decode").text
+
+
+def test_a_set_that_failed_when_it_was_launched_again_is_refused(runs, tmp_path):
+    path = confirmed_copy(runs, tmp_path, num_launches=2, problem="timeout at 14 KiB: rank 1 did not answer")
+    with pytest.raises(QualityError, match="exactly as it is written, it failed: timeout at 14 KiB"):
+        api.emit(path, objective="decode")
+    text = api.emit(path, objective="decode", force=True).text
+    assert "confirmed: 2 more launches" in text
+    assert "WARNING: launched again exactly as it is written, it failed" in text
+
+
+def test_the_full_set_does_not_carry_the_confirmation_of_a_part_of_it(runs, tmp_path):
+    path = confirmed_copy(runs, tmp_path, env={"NCCL_MIN_NCHANNELS": "16", "NCCL_MAX_NCHANNELS": "16"})
+    assert "confirmed" not in api.emit(path, objective="decode", full=True).text
 
 
 def test_a_set_under_which_another_collective_fails_is_refused(runs, tmp_path):

@@ -9,7 +9,7 @@ from fake_session import FakeSession, MemoryRun, fake_plan
 from nccltune.bench.effective import Resolution
 from nccltune.bench.group import RankFailure
 from nccltune.bench.options import ScanOptions
-from nccltune.bench.race import Race
+from nccltune.bench.race import MONITOR_EVERY, Race
 from nccltune.plan import Grid
 from nccltune.schemas.measurement import Rejected
 from nccltune.schemas.setting import parse_setting
@@ -198,6 +198,47 @@ def test_a_setting_that_did_not_take_effect_never_wins():
 
 def _raise(op):
     raise RankFailure("nccl", f"{op} failed", 0, group_alive=True)
+
+
+@pytest.mark.parametrize("setting", ["NCCL_ALGO=Ring; NCCL_PROTO=LL", "base"])
+def test_one_hang_of_a_parent_or_of_the_base_shuts_nothing(setting):
+    landscape = Landscape(dict.fromkeys(FAMILIES, 1.2) | {("LL", "Ring"): 0.8})
+    session, failed = FakeSession(landscape), []
+
+    def once(op, setting_id, size):
+        if (op, setting_id) == ("measure", setting) and not failed:
+            failed.append(1)
+            raise RankFailure("hang", "rank 1 did not answer", 1, group_alive=False)
+
+    session.on = once
+    run, _, outcome = race(landscape, session=session)
+    assert outcome == "complete"
+    assert failed
+    assert family(winner(run)) == ("LL", "Ring")
+    assert len(session.opened()) < len(PLAN.settings)
+    assert {m.status for m in run.all_measurements()} == {"ok", "skipped"}
+    assert len(run.all_measurements()) - sum(1 for m in run.all_measurements() if m.repeat) == PLAN.num_cases
+
+
+def test_a_race_stopped_while_it_finishes_leaves_the_winner_to_the_resume():
+    landscape = Landscape(dict.fromkeys(FAMILIES, 1.2) | {("LL", "Ring"): 0.8})
+    run, stopped = MemoryRun(), FakeSession(landscape)
+    walk = Race(run, PLAN, stopped, ScanOptions(decode_sizes=DECODE))
+    stopped.on = lambda op, _, size: setattr(walk._stop, "requested", walk._stop.requested or size == SIZES[-1])
+    assert walk.walk() == "interrupted"
+    assert not [m for m in run.lines if m.status == "skipped"]
+    _, _, outcome = race(landscape, run=run, session=FakeSession(landscape))
+    assert outcome == "complete"
+    best = winner(run)
+    assert {m.status for m in run.all_measurements() if m.setting.id == best} == {"ok"}
+
+
+def test_the_base_is_looked_at_through_the_race():
+    run, session, _ = race(Landscape(dict.fromkeys(FAMILIES, 0.9)))
+    positions = [number for number, m in enumerate(run.lines) if m.repeat]
+    assert len(session.opened()) > 2 * MONITOR_EVERY
+    assert len({m.repeat for m in run.lines if m.repeat}) >= 3 * (len(session.opened()) // MONITOR_EVERY)
+    assert min(positions) < len(run.lines) / 3
 
 
 @pytest.mark.parametrize("after", [1, 40])
