@@ -35,10 +35,9 @@ scan() {  # name, ranks, options
     echo "== $name"; "$PYTHON" -m nccltune scan --ranks "$ranks" "$@" --dry-run || failed=1
     return
   fi
-  local how=(-o "$OUT/$name")
-  [ -e "$OUT/$name/manifest.json" ] && how=(--resume "$OUT/$name") && set --
-  [ ${#how[@]} -eq 2 ] && [ "${how[0]}" = -o ] && how+=(--ranks "$ranks")
-  "$PYTHON" -m nccltune scan "${how[@]}" "$@" >"$OUT/$name.txt" 2>>"$OUT/$name.err"; code=$?
+  local how=-o
+  [ -e "$OUT/$name/manifest.json" ] && how=--resume  # with the same flags: how to measure is not all in the run
+  "$PYTHON" -m nccltune scan "$how" "$OUT/$name" --ranks "$ranks" "$@" >"$OUT/$name.txt" 2>>"$OUT/$name.err"; code=$?
   echo "$name: exit $code; $(tail -1 "$OUT/$name.err")"
   # 3 is a finding (noise, or nothing worth emitting), not a broken step
   [ "$code" -eq 0 ] || [ "$code" -eq 3 ] || failed=1

@@ -8,6 +8,7 @@
 #   P2P=RUN SHM=RUN   runs to predict from: with peer access, and with NCCL_P2P_DISABLE=1 in the base
 #   MODEL=FOLDER      config.json of the target; FOLDER-eagle3 beside it. DENSE=FOLDER: a dense one, for the step of that name
 #   STEPS="nccl custom shm dense"   TP=ranks of the runs   DRAFTS=1,2,3,4,6,8   BATCHES=1,4,16   ACCEPT=2
+#   LAUNCH='python3 -m sglang.launch_server': how a server is started
 #   WORSE='NCCL_PROTO=Simple;NCCL_ALGO=Ring'   LIMIT=540: seconds per step, then it is interrupted and can go on
 #   DRY=1             print the servers and the time, start none
 set -uo pipefail
@@ -32,6 +33,7 @@ validate() {  # name, run, model, options
       --context 256 --output-tokens 192 --repeats 2 --load-format dummy --simulate-accept-length "$ACCEPT"
       --env SGLANG_SIMULATE_UNIFORM_EXPERTS=1 --env SGLANG_LOG_MS=1 --extra-args "$ARGS" -o "$folder" "$@")
     [ -n "${TP:-}" ] && asked+=(--tp "$TP")
+    [ -n "${LAUNCH:-}" ] && asked+=(--launch "$LAUNCH")
   fi
   if [ -n "${DRY:-}" ]; then
     "$PYTHON" -m nccltune validate sglang "${asked[@]}" --dry-run | grep -v '^  ' || failed=1

@@ -27,7 +27,6 @@ from nccltune.schemas.run import Confirmation
 from nccltune.schemas.setting import Setting
 from nccltune.store import Run
 
-
 # Launches of one setting differ by 3 to 5% on a quiet machine (docs/measuring.md); beyond this no difference that NCCL settings make is told.
 UNUSABLE_SD = 0.15
 _MIN_REPEATS = 3
