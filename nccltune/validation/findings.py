@@ -6,6 +6,7 @@ from nccltune.schemas.validation import Arm, Ranking
 
 _NO_DIFFERENCE_PERCENT = 2.0
 _EXPECTED_PERCENT = 5.0
+_CONTEXTS_APART = 1.5  # below, the share of the KV cache is too alike to show a trend
 
 
 def findings(arms: Sequence[Arm], rankings: Sequence[Ranking], tolerance: float) -> list[str]:
@@ -75,7 +76,7 @@ def _phases(scored: Sequence[Arm], tolerance: float) -> list[str]:
 
 def _contexts(scored: Sequence[Arm], tolerance: float) -> list[str]:
     contexts = {arm.context_tokens for arm in scored}
-    if len(contexts) < 2 or _mape(scored) <= tolerance:
+    if len(contexts) < 2 or max(contexts) < _CONTEXTS_APART * min(contexts) or _mape(scored) <= tolerance:
         return []
     return [f"error by context: {_by(scored, lambda arm: arm.context_tokens)}: a trend here is the KV cache's share"]
 

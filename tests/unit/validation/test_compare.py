@@ -88,6 +88,14 @@ def test_two_calibrated_arms_say_nothing_about_ranking():
     assert len(rank_settings([both[0], both[1].model_copy(update={"used_for_calibration": False})])) == 1
 
 
+@pytest.mark.parametrize(
+    ("contexts", "told"), [((182, 187), False), ((200, 4000), True), ((0, 4000), True), ((0, 0), False)]
+)
+def test_a_trend_over_contexts_needs_contexts_that_differ(contexts, told):
+    arms = [arm(10, 20).model_copy(update={"context_tokens": c}) for c in contexts]
+    assert any("error by context" in text for text in findings(arms, [], 5.0)) is told
+
+
 def test_regret_is_what_the_predicted_choice_loses_in_measured_tokens():
     # measured tokens per ms: 1/10 = 0.1, 2/19 = 0.1053, 2.4/20 = 0.12; predicted: 0.1, 2/16 = 0.125, 2.4/20.5 = 0.117
     arms = [
