@@ -208,6 +208,7 @@ def write_adaptive_config(prediction: Prediction, path: str | Path) -> None:
     key below it. Raises NoBasisError when no acceptance is known, because then no count is better than another.
     """
     from nccltune.errors import NoBasisError
+    from nccltune.outputs import check_output
     from nccltune.store import write_json
 
     if not prediction.adaptive_config:
@@ -215,7 +216,19 @@ def write_adaptive_config(prediction: Prediction, path: str | Path) -> None:
             "there is no ladder to write", "the best draft-token count needs an acceptance, and none is known",
             "give --accept-length, --accept-rates or --accept-log",
         )  # fmt: skip
+    check_output(Path(path), ours=_is_ladder)
     write_json(Path(path), dict(prediction.adaptive_config))
+
+
+def _is_ladder(head: bytes) -> bool:
+    """Whether a file is an adaptive configuration: a JSON object whose keys are batch sizes."""
+    import json
+
+    try:
+        document = json.loads(head)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and all(key.isdigit() for key in document)
 
 
 def calibrate(
@@ -239,7 +252,10 @@ def calibrate(
     from nccltune.calibration import calibrate as fit_points
     from nccltune.calibration import gather_request
     from nccltune.costmodel.profile import save_profile
+    from nccltune.outputs import check_output
 
+    if output is not None:
+        check_output(Path(output), [points] if isinstance(points, str | Path) else [])
     request = gather_request(
         points, Path(run) if run else None, model=model, context=context, topology=topology, drafter=drafter,
         ranks=ranks, engine=engine, name=name, allow_mixed=allow_mixed,

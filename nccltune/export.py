@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nccltune.errors import NccltuneError
+from nccltune.outputs import check_output
 from nccltune.schemas.measurement import Measurement
 from nccltune.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_FIRST_COLUMNS = b"setting,variables,method,timing,"
 _STATS = ("n", "median", "low", "high", "mad", "p5", "p95", "p99", "min", "max")
 
 
@@ -29,6 +31,7 @@ def measurements_frame(run: str | Path) -> pd.DataFrame:
 
 def write_csv(run: str | Path, path: str | Path) -> int:
     """Write the frame as CSV and return the number of rows; raises NccltuneError where it cannot be written."""
+    check_output(Path(path), ours=lambda head: head.startswith(_FIRST_COLUMNS))
     frame = measurements_frame(run)
     try:
         frame.to_csv(path, index=False)

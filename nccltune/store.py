@@ -1,6 +1,7 @@
 """Run folders and JSON files: create, append, load, resume. The only module that opens result files."""
 
 import contextlib
+import errno
 import gc
 import gzip
 import json
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from nccltune import run_lock
 from nccltune.errors import InputError, NccltuneError
 from nccltune.methods import NCCL
+from nccltune.outputs import FIT, MANIFEST, MEASUREMENTS
 from nccltune.schemas import fit as fit_schema
 from nccltune.schemas import measurement as measurement_schema
 from nccltune.schemas import run as run_schema
@@ -23,9 +25,6 @@ from nccltune.schemas.fit import Fit
 from nccltune.schemas.measurement import Measurement
 from nccltune.schemas.run import Manifest
 
-MANIFEST = "manifest.json"
-MEASUREMENTS = "measurements.jsonl"
-FIT = "fit.json"
 SYNC_EVERY_S = 1.0
 
 # How every line of measurements.jsonl begins. What begins like this and is no JSON was cut by a crash.
@@ -39,7 +38,11 @@ M = TypeVar("M", bound=BaseModel)
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Write one JSON document; a crash leaves the old file or the new one, never half of each."""
-    write_text(path, json.dumps(document, indent=1, ensure_ascii=True) + "\n")
+    try:
+        text = json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False)
+    except ValueError as error:
+        raise NccltuneError(f"{path} was not written", f"a number in it is not finite: {error}", "this is a bug in nccltune: please report it with the command") from error  # fmt: skip
+    write_text(path, text + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -64,7 +67,16 @@ def write_text(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise NccltuneError(f"cannot write {path}", why, "free some space or choose another place with -o") from error
+        raise NccltuneError(f"cannot write {path}", why, _advice(error)) from error
+
+
+def _advice(error: Exception) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space"
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "make the folder writable, or use a copy of it"
+    return "check the path"
 
 
 def read_json(path: Path) -> Any:

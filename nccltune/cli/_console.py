@@ -23,8 +23,9 @@ def stderr(quiet: bool = False) -> Console:
 
 def print_json(document: dict[str, Any]) -> None:
     """Print one JSON document on stdout."""
-    json.dump(document, sys.stdout, indent=1, ensure_ascii=True, allow_nan=False)
-    sys.stdout.write("\n")
+    # Whole before it is printed: never half a document.
+    text = json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False)
+    sys.stdout.write(text + "\n")
 
 
 def warn(console: Console, warnings: list[str]) -> None:

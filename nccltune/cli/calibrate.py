@@ -38,7 +38,7 @@ from nccltune.cli import _console, _options
 )
 @click.option("--name", default="", metavar="NAME", help="Name of the profile.")
 @click.option("--allow-mixed", is_flag=True, help="Accept points of several engines, or a run of another machine.")
-@click.option("-o", "--output", required=True, type=click.Path(), metavar="FILE", help="Profile to write.")
+@click.option("-o", "--output", required=True, type=click.Path(), metavar="FILE", help="Profile to write (- for stdout).")
 @_options.common
 def command(
     points: str | None,
@@ -61,8 +61,9 @@ def command(
 
     if points and given:
         raise click.UsageError("--points and --point exclude each other: put the point into the file")
-    profile = api.calibrate(points=points or given, output=output, **options)
-    if as_json:
+    to_stdout = output == "-"
+    profile = api.calibrate(points=points or given, output=None if to_stdout else output, **options)
+    if as_json or to_stdout:
         _console.print_json({"schema": "nccltune.profile", **profile.model_dump(mode="json")})
     else:
         _show(profile, output, verbose)

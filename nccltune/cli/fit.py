@@ -25,9 +25,9 @@ def command(run: Path, model: str | None, timing: str | None, csv: Path | None, 
     """Fit the cost model of RUN (scan does it too), print its settings ranked, and write fit.json into the folder.
 
     \b
-    nccltune fit runs/latest
-    nccltune fit runs/latest --model qwen3-235b-a22b --timing back-to-back --json
-    nccltune fit runs/latest --csv cases.csv
+    nccltune fit run
+    nccltune fit run --model qwen3-235b-a22b --timing back-to-back --json
+    nccltune fit run --csv cases.csv
     """
     from nccltune import api
     from nccltune.cli._tables import fit_summary, fit_table

@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from nccltune.cli import _console, _options
-from nccltune.errors import InputError, QualityError
+from nccltune.errors import QualityError
+from nccltune.outputs import check_output
 from nccltune.parse.importer import KINDS, SCHEMA, SCHEMA_VERSION, Imported, import_file
 from nccltune.schemas.common import header
 from nccltune.store import write_json
@@ -29,10 +30,8 @@ def command(file: Path, kind: str, output: Path | None, as_json: bool, quiet: bo
 
     Exit code 3: the file was read, but nothing in it may be used (wrong results, a failure, one rank only).
     """
-    if output is not None and not output.resolve().parent.is_dir():
-        raise InputError(f"{output.parent} is not a folder", "", "make it, or choose another place with -o")
-    if output is not None and output.is_dir():
-        raise InputError(f"{output} is a folder", "the record is one file", "give a file name with -o")
+    if output is not None:
+        check_output(output, [file])
     imported = import_file(file, kind)
     if output is not None:
         write_json(output, {**header(SCHEMA, SCHEMA_VERSION), "file": file.name, **imported.document})

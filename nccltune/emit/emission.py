@@ -16,6 +16,7 @@ from nccltune.emit.safety import EnginePath, ll128_by_default
 from nccltune.engine_path import EngineOptions, engine_allreduce_path
 from nccltune.errors import InputError, NccltuneError
 from nccltune.knobs import BASES, Version
+from nccltune.outputs import check_output, is_ours
 from nccltune.schemas.model import Model
 from nccltune.store import Run, write_text
 
@@ -54,7 +55,7 @@ def emit(
     if is_folder:
         _check_folder(output, force=options.force)
     elif output is not None:
-        check_writable(Path(output), force=options.force)
+        check_output(Path(output), ours=_is_ours, force=options.force)
     source = load_source(run, options, model)
     document = build(source, options)
     text = module.write(document)
@@ -110,29 +111,8 @@ def nccl_at_hand() -> Version | None:
     return None
 
 
-def check_writable(path: Path, *, force: bool) -> None:
-    """Raise InputError for a place that cannot be written, or a file that is not ours (kept unless ``force``)."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder", "", "give a file name with -o")
-    if not path.parent.is_dir():
-        raise InputError(f"cannot write {path}", f"the folder {path.parent} does not exist", "make it first")
-    if path.exists() and not path.is_file():
-        return  # a device or a pipe: nothing in it to lose, and reading it could take forever
-    if path.exists() and not force:
-        try:
-            with path.open("rb") as file:
-                head = file.read(4096)
-        except OSError as error:
-            raise InputError(
-                f"cannot read {path}", error.strerror or str(error), "choose another place with -o"
-            ) from error
-        ours = MARK.encode() in head or b'"nccltune.' in head or head.startswith(b"--") or not head.strip()
-        if not ours:
-            raise InputError(
-                f"{path} exists and was not written by nccltune",
-                "it is kept",
-                "choose another -o, or --force to replace it",
-            )
+def _is_ours(head: bytes) -> bool:
+    return MARK.encode() in head or is_ours(head) or head.startswith(b"--")
 
 
 def _check_folder(output: str | Path | None, *, force: bool) -> None:
@@ -149,7 +129,7 @@ def _check_folder(output: str | Path | None, *, force: bool) -> None:
         raise InputError(f"cannot write {folder}", f"the folder {folder.parent} does not exist", "make it first")
     for name in (POLICY_FILE, ENV_FILE):
         if folder.is_dir():
-            check_writable(folder / name, force=force)
+            check_output(folder / name, ours=_is_ours, force=force)
 
 
 def _write_folder(folder: Path, document: Document, policy: str) -> Document:

@@ -69,7 +69,7 @@ def test_errors_are_clear(capsys, monkeypatch, tmp_path, args, says):
 
 def test_an_unwritable_output_fails_without_a_traceback(capsys, tmp_path):
     code, _, err = invoke(capsys, *QWEN, "--point", "decode:1:4.57", "-o", str(tmp_path / "no" / "p.json"))
-    assert code == 1
+    assert code == 2
     assert "cannot write" in err
 
 

@@ -125,4 +125,4 @@ def test_missing_folder_and_unusable_run(run, tmp_path, capsys):
 
 def test_help_has_an_example(capsys):
     assert invoke("--help") == 0
-    assert "nccltune fit runs/latest" in capsys.readouterr().out
+    assert "nccltune fit run" in capsys.readouterr().out
