@@ -202,6 +202,10 @@ def refusals(env: dict[str, str]) -> list[Rejected]:
         if name in env and read_integer(env[name]) < low:
             message = f"below {low}: NCCL takes it for {low}"
             found.append(Rejected(variable=name, requested=env[name], in_force=str(low), message=message))
+    for name in ("NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"):
+        # -2 is how NCCL itself writes "not set" (NCCL_PARAM(BuffSize, "BUFFSIZE", -2)).
+        if name in env and read_integer(env[name]) <= 0 and env[name] != "-2":
+            found.append(Rejected(variable=name, requested=env[name], message="a buffer has a size above 0 bytes"))
     level = env.get("NCCL_P2P_LEVEL")
     if level is not None and level.upper() not in P2P_LEVELS and level not in "012345":
         found.append(

@@ -39,7 +39,9 @@ def default_map(given: str | None) -> dict[str, Any]:
         raise InputError(f"{path} cannot be read", str(error), "correct the file") from error
     result: dict[str, Any] = {}
     for name, values in document.items():
-        if name not in COMMANDS or not isinstance(values, dict):
+        if name in COMMANDS and not isinstance(values, dict):
+            raise InputError(f"{path} has a value for '{name}'", "a command has a table", f"write [{name}] and its options below")  # fmt: skip
+        if name not in COMMANDS:
             raise _unknown(path, f"'{name}', which is no command", name, list(COMMANDS), "tables")
         result[name] = _table(path, _variables.load(name), (name,), values)
     return result

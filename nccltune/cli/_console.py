@@ -11,6 +11,12 @@ from rich.table import Table
 _PIPED_WIDTH = 160
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the command end as for every other output (``_errors.run``); rich alone would exit with 1."""
+        raise BrokenPipeError
+
+
 def stdout() -> Console:
     """Console of the answer; wide and plain when piped."""
     return _console(sys.stdout.isatty(), stderr=False)
@@ -48,7 +54,7 @@ def table(title: str, columns: list[tuple[str, str]], rows: list[list[str]]) -> 
 
 def _console(is_terminal: bool, *, stderr: bool, quiet: bool = False) -> Console:
     plain = bool(os.environ.get("NO_COLOR"))  # rich alone would still send bold and faint
-    return Console(
+    return _Console(
         stderr=stderr,
         quiet=quiet,
         highlight=False,

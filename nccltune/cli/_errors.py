@@ -6,15 +6,22 @@ import traceback
 
 import click
 
+from nccltune.cli._streams import guarded
 from nccltune.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, NccltuneError
 
 
 def run(command: click.Command, argv: list[str] | None = None) -> int:
     """Run ``command`` and return the exit code."""
+    with guarded():
+        return _run(command, argv)
+
+
+def _run(command: click.Command, argv: list[str] | None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args or bool(os.environ.get("NCCLTUNE_DEBUG"))
     try:
         result = command.main(args=args, prog_name="nccltune", standalone_mode=False)
+        sys.stdout.flush()  # here, where a reader that went away or a full disk is still told
         return result if isinstance(result, int) else EXIT_OK
     except NccltuneError as error:
         if debug:

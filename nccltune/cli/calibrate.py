@@ -38,7 +38,9 @@ from nccltune.cli import _console, _options
 )
 @click.option("--name", default="", metavar="NAME", help="Name of the profile.")
 @click.option("--allow-mixed", is_flag=True, help="Accept points of several engines, or a run of another machine.")
-@click.option("-o", "--output", required=True, type=click.Path(), metavar="FILE", help="Profile to write (- for stdout).")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(), metavar="FILE", help="Profile to write (- for stdout)."
+)
 @_options.common
 def command(
     points: str | None,

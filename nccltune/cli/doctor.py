@@ -25,7 +25,6 @@ def command(
     topology: str | None,
     engine_args: str,
     as_json: bool,
-    quiet: bool,
     verbose: bool,
     **_common: bool,
 ) -> None:
@@ -44,15 +43,13 @@ def command(
     if as_json:
         _console.print_json({**header("nccltune.diagnosis", 1), **diagnosis.to_json()})
         return
-    _show(diagnosis, quiet, verbose)
+    _show(diagnosis, verbose)
 
 
-def _show(diagnosis: Diagnosis, quiet: bool, verbose: bool) -> None:
-    """Print one line a finding, with why and what to do under those that need it (-q: only those)."""
+def _show(diagnosis: Diagnosis, verbose: bool) -> None:
+    """Print one line a finding, with why and what to do under those that need it."""
     console = _console.stdout()
     for finding in diagnosis.findings:
-        if quiet and finding.status == "ok":
-            continue
         console.print(f"{finding.status:<8}", style=_STYLE[finding.status], end="")
         _line(f" {finding.topic:<{_TOPIC_WIDTH}} {finding.what}")
         for label, text in (("why", finding.why), ("do", finding.do)):

@@ -138,6 +138,8 @@ def command(**options: Any) -> int:
     from nccltune.cli._scan_output import dry_run, finished
 
     err = _console.stderr(quiet=options["quiet"])
+    if options["retry_failed"] and not options["resume"]:
+        raise click.UsageError("--retry-failed goes with --resume RUN.")
     request = _request(options)
     if options["resume"] and (aspects := _aspects(click.get_current_context())):
         from nccltune.bench.report import check_same_plan

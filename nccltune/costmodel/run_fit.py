@@ -14,6 +14,7 @@ from nccltune.costmodel.points import Cells
 from nccltune.costmodel.ranking import Columns, decode_columns, rank, with_forward
 from nccltune.errors import InputError, QualityError
 from nccltune.methods import NCCL
+from nccltune.outputs import MEASUREMENTS
 from nccltune.registry import load_model
 from nccltune.schemas.common import command_line
 from nccltune.schemas.fit import CurvePoint, Fit, LeaveOneOut, SettingFit
@@ -72,7 +73,7 @@ def fit_run(run: Run, *, model: Model | None = None, timing: Timing | None = Non
         best=ranking.best,
         tied_with_best=ranking.tied,
         beside=beside,
-        warnings=_warnings(manifest, cells, chosen, fits[chosen], columns),
+        warnings=[*_damage(run), *_warnings(manifest, cells, chosen, fits[chosen], columns)],
     )
 
 
@@ -173,6 +174,11 @@ class _Fitter:
 
 def _proto(point: CurvePoint) -> str | None:
     return point.choice.proto if point.choice is not None else None
+
+
+def _damage(run: Run) -> list[str]:
+    number = run.num_cut_lines
+    return [f"{number} damaged line(s) of {run.path / MEASUREMENTS} were left out"] if number else []
 
 
 def _warnings(manifest: Manifest, cells: Cells, timing: Timing, fits: list[SettingFit], columns: Columns) -> list[str]:

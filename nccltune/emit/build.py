@@ -122,6 +122,7 @@ def _notes(
         notes += safety.prefill_notes(chosen.prefill, options.max_prefill_cost_percent, accepted=stated)
         notes += safety.decode_notes(chosen.decode)
     notes += safety.name_notes(env)
+    notes += safety.value_notes(env, target)
     notes += _confirmation_notes(source, env)
     machine = source.manifest.machine if source.manifest else None
     base = source.fit.base_env if source.fit else {}

@@ -72,9 +72,14 @@ def check_file(path: str, form: str = "auto", version: Version | None = None, pi
     version = version or written_for(text)
     chosen = detect(path, text) if form == "auto" else form
     reading = _read(chosen, text)
-    findings = [*_bytes(raw, text, chosen), *reading.findings, *_missing(text, reading)]
+    said = reading.findings
+    if (
+        MARK in text[:8000]
+    ):  # emit writes a dollar where a dollar is meant; a line that was added by hand still deserves a look
+        said = [replace(f, level="warning") if f.code == "no-expansion" else f for f in said]
+    findings = [*_bytes(raw, text, chosen), *said, *_missing(text, reading)]
     if not reading.entries and not findings:
-        findings.append(Finding("warning", "nothing", "the file sets no variable"))
+        findings.append(_nothing(text, chosen))
     if chosen not in (*formats.RULE_NAMES, "sglang-args"):
         # A value that its reader already takes wrongly is complained about once, not again for what it became.
         misread = {f.line for f in reading.findings if f.code in _MISREAD}
@@ -91,6 +96,15 @@ def check_file(path: str, form: str = "auto", version: Version | None = None, pi
     findings = [_redacted(finding, reading) for finding in findings]
     ordered = sorted(findings, key=lambda f: (f.line or 10**9, f.level))
     return Report(path, chosen, form == "auto", _shown(reading, chosen), ordered)
+
+
+def _nothing(text: str, form: str) -> Finding:
+    """An empty file is one thing, a file of another kind is another: its reader would set nothing of what is in it."""
+    content = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if not content or MARK in text[:8000]:
+        return Finding("warning", "nothing", "the file sets no variable")
+    what = "option" if form == "sglang-args" else "variable"
+    return Finding("problem", "nothing", f"read as {form}, none of its lines sets a{'n' if what == 'option' else ''} {what}", "is it of another format? See --format")  # fmt: skip
 
 
 def _shown(reading: Reading, form: str) -> dict[str, str]:

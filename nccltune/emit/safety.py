@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from nccltune.emit.findings import Entry, Reading
 from nccltune.emit.gain import Gain
 from nccltune.emit.grammar import PREFIXES, names_ll128
+from nccltune.emit.value_lint import judge
 from nccltune.knobs import KNOBS, Version, nearest
 from nccltune.schemas.machine import Machine
 from nccltune.schemas.measurement import Measurement
@@ -71,6 +73,17 @@ def name_notes(env: dict[str, str]) -> list[Note]:
         for name, close in slips.items()
         if close
     ]
+
+
+def value_notes(env: dict[str, str], version: Version | None) -> list[Note]:
+    """Values that NCCL refuses, clamps or misreads: what ``check`` would say of the file."""
+    reading = Reading([Entry(name, value, 1) for name, value in env.items()])
+    found = [
+        f
+        for f in judge(reading, version)
+        if f.level == "problem" and f.code in ("value", "min-above-max", "clamped", "empty")
+    ]
+    return [Note(f.code, f.message, f.advice, hard=True) for f in found]
 
 
 def ll128_by_default(machine: Machine | None, env: dict[str, str] | None = None) -> bool:

@@ -2,13 +2,20 @@
 
 from dataclasses import dataclass, field
 
+_SHOWN = 80  # of an expansion, for the message
+
 
 @dataclass
 class Word:
     """One word after quote removal. ``expands``: what the shell would replace at run time (``$HOME``, backticks)."""
 
-    text: str = ""
+    parts: list[str] = field(default_factory=list)
     expands: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The whole word. Kept in parts while it is read: adding to a long text again and again would copy it each time."""
+        return "".join(self.parts)
 
 
 @dataclass
@@ -87,7 +94,7 @@ def _step(r: _Reader) -> None:
     elif char == "\\":
         following = r.take() if r.peek() else "\\"
         if following != "\n":
-            r.current().text += following
+            r.current().parts.append(following)
     elif char == "'":
         _single(r)
     elif char == '"':
@@ -101,7 +108,7 @@ def _single(r: _Reader) -> None:
     while r.peek() != "'":
         if not r.peek():
             raise UnterminatedError(opened)
-        word.text += r.take()
+        word.parts.append(r.take())
     r.take()
 
 
@@ -113,7 +120,7 @@ def _double(r: _Reader) -> None:
         char = r.take()
         if char == "\\" and r.peek() and r.peek() in '$`"\\\n':
             following = r.take()
-            word.text += "" if following == "\n" else following
+            word.parts.append("" if following == "\n" else following)
         else:
             _plain(r, char, word)
     r.take()
@@ -122,6 +129,6 @@ def _double(r: _Reader) -> None:
 def _plain(r: _Reader, char: str, word: Word) -> None:
     """Add one character that may start an expansion."""
     if char == "`" or (char == "$" and (r.peek().isalnum() or r.peek() in tuple("_{(@*#?$!-"))):
-        rest = r.text[r.at - 1 :].split("\n", 1)[0]
+        rest = r.text[r.at - 1 : r.at + _SHOWN].split("\n", 1)[0]
         word.expands.append(rest.split()[0] if rest.split() else char)
-    word.text += char
+    word.parts.append(char)

@@ -58,6 +58,15 @@ def judge(reading: Reading, version: Version | None) -> list[Finding]:
 def _name(name: str, line: int | None) -> list[Finding]:
     if name in KNOBS:
         return []
+    if name == "Environment":
+        text = (
+            "Environment= is a line of a systemd unit, not of a file that it reads: no variable of it is looked at here"
+        )
+        return [
+            Finding(
+                "problem", "unit-line", text, "check a file for EnvironmentFile=, with NAME=value lines", line, name
+            )
+        ]
     if name in _OLD_NAMES:
         return [
             Finding(

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nccltune.emit import formats
+from nccltune.emit.document import MARK, Document, Variable
 from nccltune.emit.lint import check_file
 from nccltune.emit.overrides import conf_values
+from nccltune.emit.shell_words import split_commands
 from nccltune.errors import InputError
 
 CASES = Path(__file__).parent / "cases"
@@ -182,3 +184,48 @@ def test_values_of_other_programs_are_not_reported(tmp_path):
         if form == "json":
             continue  # not JSON: the parser's own message quotes nothing
         assert "s3cret" not in str(check(tmp_path, text, form).to_json()), form
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [("k8s", "export NCCL_PROTO=LL\n"), ("k8s", '{"a": 1}\n'), ("sglang-args", "export NCCL_PROTO=LL\n"), ("sglang-args", 'data:\n  NCCL_PROTO: "LL"\n')],
+)  # fmt: skip
+def test_a_file_of_another_format_is_a_problem_and_an_empty_one_is_none(tmp_path, form, text):
+    assert problems(check(tmp_path, text, form)) == [(None, "nothing")]
+    assert problems(check(tmp_path, "\n\n", form)) == []
+
+
+def test_a_line_of_a_unit_is_not_a_line_of_an_environment_file(tmp_path):
+    assert problems(check(tmp_path, 'Environment=NCCL_PROTO=LL "NCCL_ALGO=Ring"\n')) == [(1, "unit-line")]
+
+
+@pytest.mark.parametrize(
+    ("value", "codes"), [("-1", [(1, "value")]), ("0", [(1, "value")]), ("-2", []), ("1048576", [])]
+)
+def test_a_buffer_has_a_size(tmp_path, value, codes):
+    assert problems(check(tmp_path, f"NCCL_BUFFSIZE={value}\n", "docker")) == codes
+
+
+NASTY = ["^lo,docker$X", "a=b", "=LL", "#x", "x # y", "a'b", 'a"b', "a\\b", "$HOME", "${X}", "`id`", "a;b", "a|b&c", "é", "^LL128;allreduce:LL128"]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [n for n in formats.NAMES if n not in (*formats.RULE_NAMES, "sglang-args")])
+@pytest.mark.parametrize("value", NASTY)
+def test_what_is_written_has_no_problem(tmp_path, form, value):
+    document = Document(variables=(Variable("NCCL_SOCKET_IFNAME", value),), header=(f"{MARK} --format {form}",))
+    try:
+        text = formats.get(form).write(document)
+    except InputError:
+        return  # this form cannot hold it, and says so
+    report = check(tmp_path, text, form)
+    assert report.variables["NCCL_SOCKET_IFNAME"] == value
+    if " #" in value and form in ("docker", "nccl-conf"):
+        return  # reads right, and looks like the usual slip: it is told all the same
+    assert problems(report) == []
+
+
+def test_a_long_word_is_read_in_time_that_grows_with_its_length():
+    """A word of 2 million characters; when each character copied what was read before, this took minutes."""
+    text = f"export NCCL_X='{'a' * 2_000_000}'\n"
+    (command,) = split_commands(text)
+    assert len(command.words[1].text) == 2_000_000 + len("NCCL_X=")

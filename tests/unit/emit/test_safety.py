@@ -3,6 +3,7 @@
 import pytest
 from emit_runs import SET, curve, make_machine
 
+from nccltune import api
 from nccltune.emit.gain import compare
 from nccltune.emit.safety import (
     LL128_MIN_CHECKS,
@@ -15,6 +16,7 @@ from nccltune.emit.safety import (
     version_notes,
 )
 from nccltune.engine_path import EngineOptions, engine_allreduce_path
+from nccltune.errors import QualityError
 from nccltune.schemas.measurement import Measurement
 from nccltune.schemas.setting import Setting
 
@@ -92,3 +94,20 @@ def test_slower_decode_and_misspelt_names_are_told():
     assert "50.0% slower" in decode_notes(loss)[0].text
     assert decode_notes(compare(curve((20, 20, 20)), curve((20, 20, 20)))) == decode_notes(None) == []
     assert [n.do for n in name_notes({"NCCL_PRTO": "LL", "NCCL_PROTO": "LL"})] == ["did you mean NCCL_PROTO?"]
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"NCCL_NTHREADS": "500"}, "not a multiple of 32"),
+        ({"NCCL_BUFFSIZE": "4M"}, "it takes this for 4"),
+        ({"NCCL_MIN_NCHANNELS": "9", "NCCL_MAX_NCHANNELS": "3"}, "they cannot both hold"),
+        ({"NCCL_MAX_NCHANNELS": "128"}, "it is clamped"),
+    ],
+)
+def test_a_value_that_check_would_reject_is_not_written(env, words):
+    setting = ";".join(f"{name}={value}" for name, value in env.items())
+    with pytest.raises(QualityError) as caught:
+        api.emit(setting=setting)
+    assert words in str(caught.value)
+    assert words in " ".join(api.emit(setting=setting, force=True).document.warnings)
