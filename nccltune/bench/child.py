@@ -32,7 +32,7 @@ class ChildResult:
 def clean_environment(nccl: dict[str, str]) -> dict[str, str]:
     """Return the environment of a child: a short list of this process's variables, and exactly the given NCCL ones."""
     env = {k: v for k, v in os.environ.items() if k in _PASSED or k.startswith(_PASSED_PREFIXES)}
-    return {**env, "CUDA_DEVICE_MAX_CONNECTIONS": env.get("CUDA_DEVICE_MAX_CONNECTIONS", "8"), **nccl}
+    return {"CUDA_DEVICE_MAX_CONNECTIONS": "8", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **env, **nccl}
 
 
 def run_child(argv: list[str], env: dict[str, str], timeout_s: float, cwd: Path | None = None) -> ChildResult:

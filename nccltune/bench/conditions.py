@@ -11,7 +11,7 @@ _MAX_WINDOWS = 6
 
 
 def state(devices: tuple[int, ...]) -> list[GpuRecord]:
-    """The GPUs in use now; empty without a driver."""
+    """The GPUs in use now, asked for by CUDA's numbers; empty without a driver."""
     return gpu_state(devices) if devices else []
 
 

@@ -205,17 +205,21 @@ def _backend(request: ScanRequest, machine: Machine) -> tuple[str, list[str]]:
     if request.backend == "auto" or (request.backend == "torch" and not num_gpus):
         found = f"{num_gpus} GPU" if num_gpus else "no GPU"
         return "gloo", [
-            f"{found} found: all-reduces are measured with gloo between local CPU processes. They say nothing about NCCL on your GPUs."
+            f"{found} found{_hidden(machine)}: all-reduces are measured with gloo between local CPU processes. They say nothing about NCCL on your GPUs."
         ]
     if request.backend == "nccl-tests" and request.num_ranks is not None:
         return request.backend, []  # the program finds its own GPUs, and says so when there are too few
     if request.backend in ("nccl", "torch", "nccl-tests") and num_gpus < 2:
         raise MachineError(
             f"back end {request.backend} needs at least two GPUs",
-            f"{num_gpus} found",
+            f"{num_gpus} found{_hidden(machine)}",
             "run it on the GPU machine, or use --backend gloo to try the tool",
         )
     return request.backend, []
+
+
+def _hidden(machine: Machine) -> str:
+    return f", and {machine.num_hidden_gpus} hidden by CUDA_VISIBLE_DEVICES" if machine.num_hidden_gpus else ""
 
 
 def _num_ranks(request: ScanRequest, backend: str, machine: Machine) -> int:
@@ -226,7 +230,7 @@ def _num_ranks(request: ScanRequest, backend: str, machine: Machine) -> int:
         raise InputError(f"--ranks {ranks}: an all-reduce needs at least two ranks", "", "use --ranks 2 or more")
     if ranks > available and own_ranks:
         raise MachineError(
-            f"--ranks {ranks}, but this machine has {available} GPUs",
+            f"--ranks {ranks}, but this machine has {available} GPUs{_hidden(machine)}",
             "one rank runs on one GPU",
             f"use --ranks {available}",
         )

@@ -32,6 +32,7 @@ class SessionOptions:
     max_libraries: int = 4
     """Private copies of libnccl loaded at a time; each keeps about 0.1 GiB of GPU memory (docs/knobs.md)."""
     devices: tuple[int, ...] = ()
+    """CUDA's numbers of the GPUs, one a rank; the first ones where left out."""
 
 
 @dataclass

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nccltune import engine_path, registry
-from nccltune.doctor.facts import Facts, gather, visible_count
+from nccltune.doctor.facts import Facts, gather
 from nccltune.doctor.findings import Finding, ok, warning
 from nccltune.doctor.hardware import hardware_findings
 from nccltune.doctor.software import software_findings
@@ -93,7 +93,7 @@ def _engine(facts: Facts, architecture: str | None, topology: str | None, flags:
         return None
     return engine_path.engine_allreduce_path(
         kind,
-        visible_count(facts),
+        len(facts.machine.gpus),
         compute_capability=facts.compute_capability,
         model_architecture=architecture,
         options=facts.engine_options(flags),
@@ -116,7 +116,7 @@ def _engine_finding(engine: EnginePath | None) -> Finding:
 
 
 def _abilities(facts: Facts) -> list[Ability]:
-    num_gpus = visible_count(facts)
+    num_gpus = len(facts.machine.gpus)
     torch = facts.machine.torch_version is not None
     lacks = [
         text
