@@ -1,5 +1,7 @@
 """The walk over a plan with a fake session: what a failure costs, what is shared, what is monitored, how it ends."""
 
+from dataclasses import replace
+
 import pytest
 from fake_session import FakeSession, MemoryRun, fake_plan
 
@@ -11,6 +13,7 @@ from nccltune.bench.options import ScanOptions
 from nccltune.bench.scan import Scan
 from nccltune.plan import Grid
 from nccltune.schemas.measurement import Choice, Rejected
+from nccltune.schemas.setting import Setting
 
 SIZES = [1024, 2048, 4096]
 LL, SIMPLE = "NCCL_PROTO=LL", "NCCL_PROTO=Simple"
@@ -136,6 +139,18 @@ def test_what_did_not_take_effect_is_not_measured_and_names_the_case_of_the_base
         if m.setting.id == LL:
             assert (m.same_as, m.samples_us, m.rejected) == (base[m.size_bytes], [], [refused])
     assert ("measure", LL) not in session.calls
+
+
+def test_a_base_variable_without_effect_is_told_once_and_costs_no_setting():
+    session = FakeSession(flat)
+    plan = replace(fake_plan(GRID, SIZES), base_env={"NCCL_SHM_DISABLE": "1"})
+    unread = Resolution(not_read=["NCCL_SHM_DISABLE"])
+    both = Setting.make({**plan.base_env, "NCCL_PROTO": "LL"}).id
+    session.resolutions = {both: unread, "NCCL_SHM_DISABLE=1": unread}
+    run, _, events = walk(session, plan)
+    assert statuses(run, LL) == ["ok"] * 3
+    assert run.manifest.notes == ["base: NCCL never read NCCL_SHM_DISABLE"]
+    assert [e.text for e in events if e.kind == "note"] == run.manifest.notes, "though the base is opened twice"
 
 
 def test_settings_with_the_same_choice_share_a_measurement_unless_told_otherwise():
