@@ -1,18 +1,17 @@
 """One process group of ranks and its communicators: open under a setting, ask what it resolved to, measure, close."""
 
 import itertools
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nccltune.bench.copies import Copies, Library
 from nccltune.bench.effective import Resolution, kernels_only, resolve
 from nccltune.bench.group import RankFailure, RankGroup
 from nccltune.bench.sampling import Samples, StopRule, sample
-from nccltune.bench.workdir import Workdir, no_room
+from nccltune.bench.workdir import Workdir
 from nccltune.errors import MachineError
 from nccltune.methods import Method
-from nccltune.parse.nccl_log import NcclLog, parse_nccl_log
 
 _START_TIMEOUT_S = 180.0
 _START_ATTEMPTS = 2
@@ -33,17 +32,6 @@ class SessionOptions:
     """Private copies of libnccl loaded at a time; each keeps about 0.1 GiB of GPU memory (docs/knobs.md)."""
     devices: tuple[int, ...] = ()
     """CUDA's numbers of the GPUs, one a rank; the first ones where left out."""
-
-
-@dataclass
-class Library:
-    """A loaded copy of libnccl: its file, its log, and what it has said it read."""
-
-    path: str
-    log: str
-    """Template of the log's path; ``%d`` is the rank."""
-    echoed: dict[str, str] = field(default_factory=dict)
-    num_open: int = 0
 
 
 @dataclass
@@ -71,8 +59,7 @@ class Session:
         self.num_starts = 0
         self._group: RankGroup | None = None
         self._keys = itertools.count(1)
-        self._libraries: dict[tuple[tuple[str, str], ...], Library] = {}
-        self._num_loads = 0
+        self._copies = Copies(options.libnccl if options.backend == "nccl" else "", options.max_libraries, self._unload)
 
     @property
     def workdir(self) -> Path:
@@ -109,7 +96,7 @@ class Session:
         A ``quiet`` one does not log, so it tells nothing: for eager timing, where NCCL would print a line per call.
         """
         group = self.group
-        library = self._library({**library_env, **({"quiet": "1"} if quiet else {})})
+        library = self._copies.take({**library_env, **({"quiet": "1"} if quiet else {})}, self.workdir)
         comm = Communicator(next(self._keys), library, env)
         message: dict[str, Any] = {"comm": comm.key, "library": library.path, "env": env, "quiet": quiet}
         logs, timeout = self._logs(library), self.options.timeout_s
@@ -132,7 +119,9 @@ class Session:
         """
         group = self.group
         library = (
-            self._library({"beside": method.name}) if method.env else Library("", str(self.workdir / "beside-r%d.log"))
+            self._copies.take({"beside": method.name}, self.workdir)
+            if method.env
+            else Library("", str(self.workdir / "beside-r%d.log"))
         )
         comm = Communicator(next(self._keys), library, dict(method.env))
         message: dict[str, Any] = {
@@ -189,17 +178,12 @@ class Session:
         if self._group is not None:
             self._group.kill()
         self._group = None
-        self._libraries.clear()
+        self._copies.forget()
 
     def needs_restart(self, library_env: dict[str, str]) -> bool:
         """Whether a setting with these library-scope variables needs new processes first (torch: one copy for ever)."""
-        key = tuple(sorted(library_env.items()))
-        return (
-            self.options.backend == "torch"
-            and self._group is not None
-            and bool(self._libraries)
-            and key not in self._libraries
-        )
+        is_torch = self.options.backend == "torch"
+        return is_torch and self._group is not None and self._copies.only_others(library_env)
 
     def cleanup(self) -> None:
         """Stop the ranks and remove the working folder."""
@@ -233,40 +217,13 @@ class Session:
             num_ranks=options.num_ranks, dtype=options.dtype, max_bytes=options.max_bytes, hidden_size=options.hidden_size,
         )  # fmt: skip
 
-    def _library(self, library_env: dict[str, str]) -> Library:
-        """The library copy for these variables: a file of its own, so that its caches are its own."""
-        key = tuple(sorted(library_env.items()))
-        if key in self._libraries:
-            # Last used last, so that the copies in use stay loaded.
-            self._libraries[key] = self._libraries.pop(key)
-            return self._libraries[key]
-        self._num_loads += 1
-        path = ""
-        if self.options.backend == "nccl":
-            path = self._retired() or self._copied(self.workdir / f"libnccl-{len(self._libraries)}.so")
-        log = self.workdir / f"nccl-{self._num_loads}-r%d.log"
-        self._libraries[key] = Library(path, str(log))
-        return self._libraries[key]
-
-    def _retired(self) -> str:
-        """Unload the copy that was used longest ago and give its file; empty while there is room, or none is free."""
-        if len(self._libraries) < self.options.max_libraries:
-            return ""
-        key = next((key for key, library in self._libraries.items() if library.num_open == 0), None)
-        if key is None:
-            return ""
-        path = self._libraries.pop(key).path
-        self.group.call("unload", self.options.timeout_s, library=path)
-        return path
-
-    def _copied(self, path: Path) -> str:
+    def _unload(self, path: str) -> None:
+        """Take a copy of libnccl out of every rank; raises RankFailure."""
         try:
-            if not path.exists():  # a file serves again after a restart: no process loads it twice
-                shutil.copyfile(self.options.libnccl, path)
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            raise no_room(path, error) from error
-        return str(path)
+            self.group.call("unload", self.options.timeout_s, library=path)
+        except RankFailure:
+            self.forget()  # a rank may hold it still, with its caches: only new processes certainly do not
+            raise
 
     def _logs(self, library: Library) -> list[dict[str, str]]:
         """Where each rank's copy of NCCL logs."""
@@ -276,8 +233,7 @@ class Session:
         answers = self.group.call("resolve", self.options.timeout_s, comm=comm.key, size_bytes=size_bytes)
         if self.options.backend == "gloo":
             return Resolution(can_tell=False)
-        log: NcclLog = parse_nccl_log(answers[0]["log"])
-        comm.library.echoed.update(log.settings_in_force)
+        log = comm.library.read(answers[0]["log"])
         return resolve(comm.env, log, comm.library.echoed, answers[0]["choices"])
 
 
