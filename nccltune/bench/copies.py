@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nccltune.bench.workdir import no_room
+from nccltune.knobs import library_part
 from nccltune.parse.nccl_log import NcclLog, parse_nccl_log
+from nccltune.schemas.measurement import Rejected
 
 
 @dataclass
@@ -18,12 +20,19 @@ class Library:
     """Template of the log's path; ``%d`` is the rank."""
     echoed: dict[str, str] = field(default_factory=dict)
     """Variables that it ever said it read."""
+    refused: dict[str, Rejected] = field(default_factory=dict)
+    """Variables of the library that it refused in words."""
     num_open: int = 0
 
     def read(self, text: str) -> NcclLog:
-        """Read what it logged of one communicator."""
-        log = parse_nccl_log(text)
-        self.echoed.update(log.settings_in_force)
+        """Read what it logged of one communicator; what it says once, at its first communicator, holds for the others."""
+        log = parse_nccl_log(text, self.echoed)
+        self.echoed.update(log.echoed)
+        # A bound that does not show in the channels is each communicator's own: only words are kept.
+        said = {r.variable: r for r in log.rejected if r.message in text and library_part({r.variable: ""})}
+        known = {rejected.variable for rejected in log.rejected}
+        log.rejected += [rejected for name, rejected in self.refused.items() if name not in known]
+        self.refused.update(said)
         return log
 
 

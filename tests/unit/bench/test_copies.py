@@ -1,9 +1,12 @@
-"""Copies of libnccl: a file of its own for each."""
+"""Copies of libnccl: a file of its own for each, and what a copy says once holds for its later communicators."""
 
 import pytest
 
-from nccltune.bench.copies import Copies
+from nccltune.bench.copies import Copies, Library
 from nccltune.bench.group import RankFailure
+
+MAX_ECHO = "host:1:1 [0] NCCL INFO NCCL_MAX_NCHANNELS set by environment to 4.\n"
+CHANNELS = "host:1:1 [0] NCCL INFO {} coll channels, 0 collnet channels\n"
 
 
 @pytest.fixture
@@ -15,6 +18,27 @@ def libnccl(tmp_path):
 
 def env(number):
     return {"NCCL_BUFFSIZE": str(number)}
+
+
+def test_a_clamp_is_found_at_every_communicator_of_a_copy():
+    """NCCL echoes a variable of the library at the copy's first communicator only."""
+    library = Library("", "")
+    assert library.read(MAX_ECHO + CHANNELS.format(4)).rejected == []
+    [clamped] = library.read(CHANNELS.format(8)).rejected
+    assert (clamped.variable, clamped.requested, clamped.in_force) == ("NCCL_MAX_NCHANNELS", "4", "8")
+    assert library.read(CHANNELS.format(4)).rejected == [], "a clamp is each communicator's own"
+    assert library.echoed == {"NCCL_MAX_NCHANNELS": "4"}
+
+
+def test_a_refusal_in_words_is_said_once_and_holds_for_the_copy():
+    library = Library("", "")
+    words = "host:1:1 [0] NCCL INFO {} set by environment to {}.\nhost:1:1 [0] NCCL WARN Invalid value {} for {}, using default 2.\n"
+    first = library.read(words.format("NCCL_CUMEM_ENABLE", "x", "x", "NCCL_CUMEM_ENABLE"))
+    assert [r.variable for r in first.rejected] == ["NCCL_CUMEM_ENABLE"]
+    assert library.read("").rejected == first.rejected
+    # What is read at every communicator is refused at that one only.
+    library.read(words.format("NCCL_PROTO", "x", "x", "NCCL_PROTO"))
+    assert [r.variable for r in library.read("").rejected] == ["NCCL_CUMEM_ENABLE"]
 
 
 def test_a_copy_that_is_not_used_gives_its_file_and_one_in_use_does_not(libnccl, tmp_path):

@@ -1,7 +1,7 @@
 """A session over ranks that answer from a function: what it opens it can close, whatever fails."""
 
 import pytest
-from fake_group import FakeGroup, refuse
+from fake_group import FakeGroup, log, refuse
 
 from nccltune.bench.group import RankFailure
 from nccltune.bench.session import Session, SessionOptions
@@ -23,6 +23,17 @@ def start(tmp_path):
     yield make
     for session in sessions:
         session.cleanup()
+
+
+def test_a_clamped_channel_count_is_found_behind_the_first_communicator(start):
+    """The first communicator of a copy holds the bound, the second one, of another setting, does not."""
+    echo = "NCCL_MAX_NCHANNELS set by environment to 4."
+    logs = iter([log(echo, "4 coll channels, 0 collnet channels"), log("8 coll channels, 0 collnet channels")])
+    session, _ = start(lambda op, fields: next(logs) if op == "resolve" else None)
+    env = {"NCCL_MAX_NCHANNELS": "4"}
+    assert session.open(env, env, [1024]).resolution.in_force(1024, env) == (True, "")
+    in_force, reason = session.open(env, env, [1024]).resolution.in_force(1024, env)
+    assert (in_force, reason) == (False, "NCCL_MAX_NCHANNELS=4: 8 coll channels, though NCCL_MAX_NCHANNELS asked for 4")
 
 
 def test_ranks_that_cannot_unload_a_copy_are_ended(start):
