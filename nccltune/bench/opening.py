@@ -38,16 +38,19 @@ class Opening:
         comm.env, comm.resolution = setting.env, loud.resolution
         return comm
 
-    def recover(self, failure: RankFailure, comm: Communicator | None) -> None:
-        """After a failure: keep the ranks when they all answered, otherwise start new ones at the next use."""
+    def recover(self, failure: RankFailure, *comms: Communicator | None) -> None:
+        """After a failure: keep the ranks when they all answered, otherwise start new ones at the next use.
+
+        ``comms``: every communicator that may be open still. Ranks that are kept leave them all.
+        """
         # Only NCCL can leave a communicator one-sidedly; the process group of torch.distributed ends with its processes.
-        keep = failure.group_alive and self.plan.backend == "nccl"
-        if keep and comm is not None:
+        if failure.group_alive and self.plan.backend == "nccl":
             with contextlib.suppress(RankFailure):
-                self.session.close(comm, abort=True)
+                for comm in comms:
+                    if comm is not None:
+                        self.session.close(comm, abort=True)
                 return
-        if not keep or comm is not None:
-            self.session.forget()
+        self.session.forget()
 
     def _note_base(self, resolution: Resolution) -> None:
         """What did not take effect of the base is no setting's fault: the run says it, once."""

@@ -137,7 +137,7 @@ class Scan:
             return
         failures = 0
         while pending and not self._must_end():
-            comm = None
+            comm = quiet = None
             try:
                 comm = self._opening.open(setting, library_env)
                 loud = [c for c in pending if c.timing != "eager" or self.plan.backend != "nccl"]
@@ -146,10 +146,11 @@ class Scan:
                     quiet = self._opening.open_quiet(setting, library_env, comm)
                     self._measure_cases(list(pending), quiet, pending)
                     self.session.close(quiet)
+                    quiet = None
                 self.session.close(comm)
             except RankFailure as failure:
                 failures += 1
-                self._recover(failure, comm)
+                self._recover(failure, quiet, comm)
                 if not pending:
                     self._emit("note", f"{setting.name} is measured, but leaving it failed: {failure.message}")
                 elif failures >= MAX_FAILURES_PER_SETTING or (comm is None and setting.id != BASE.id):

@@ -1,6 +1,8 @@
 """One process group of ranks and its communicators: open under a setting, ask what it resolved to, measure, close."""
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,11 +107,11 @@ class Session:
             message["unique_id"] = answer["unique_id"]
         else:
             message["rendezvous"] = str(self.workdir / f"rendezvous-{comm.key}")
-        answers = group.call("open", timeout, per_rank=logs, **message)
-        library.num_open += 1
-        self.nccl_version = answers[0].get("nccl_version") or self.nccl_version
-        if not quiet:
-            comm.resolution = self._resolve(comm, size_bytes)
+        with self._all_or_none(comm):
+            answers = group.call("open", timeout, per_rank=logs, **message)
+            self.nccl_version = answers[0].get("nccl_version") or self.nccl_version
+            if not quiet:
+                comm.resolution = self._resolve(comm, size_bytes)
         return comm
 
     def open_beside(self, method: Method, base_env: dict[str, str], size_bytes: list[int]) -> Communicator:
@@ -133,10 +135,10 @@ class Session:
         if library.path:
             [answer] = group.call("unique_id", self.options.timeout_s, ranks=[0], per_rank=[logs[0]], **message)
             message["unique_id"] = answer["unique_id"]
-        _raise_reason(group.call("open_beside", _START_TIMEOUT_S, per_rank=logs, **message))
-        library.num_open += 1
-        [answer, *_] = group.call("resolve", self.options.timeout_s, comm=comm.key, size_bytes=size_bytes)
-        comm.resolution = kernels_only(answer["choices"])
+        with self._all_or_none(comm):
+            _raise_reason(group.call("open_beside", _START_TIMEOUT_S, per_rank=logs, **message))
+            [answer, *_] = group.call("resolve", self.options.timeout_s, comm=comm.key, size_bytes=size_bytes)
+            comm.resolution = kernels_only(answer["choices"])
         return comm
 
     def check(self, comm: Communicator, size_bytes: int, seeds: list[int]) -> tuple[int, int]:
@@ -191,6 +193,27 @@ class Session:
         if self._folder is not None:
             self._folder.remove()
             self._folder = None
+
+    @contextlib.contextmanager
+    def _all_or_none(self, comm: Communicator) -> Iterator[None]:
+        """While a communicator is opened: where that fails on one rank, the ranks that did open it leave it again."""
+        comm.library.num_open += 1
+        try:
+            yield
+        except UnavailableError:
+            self._abandon(comm)
+            raise
+        except RankFailure as failure:
+            if failure.group_alive:
+                self._abandon(comm)
+            raise
+
+    def _abandon(self, comm: Communicator) -> None:
+        """Leave a communicator that not all ranks may have; ranks that cannot are ended."""
+        try:
+            self.close(comm, abort=True)
+        except RankFailure:
+            self.forget()
 
     def _start(self) -> None:
         """Start the ranks; raises MachineError when they do not come up, because no case could be measured then."""

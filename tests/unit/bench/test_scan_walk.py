@@ -122,6 +122,15 @@ def test_ranks_are_kept_only_where_a_communicator_can_be_left_alone(backend, ali
     assert next(what for what, _ in session.calls if what in ("abort", "forget", "close")) == expected
 
 
+def test_a_failure_of_an_eager_case_leaves_both_communicators():
+    session = FakeSession(flat, on=fail_at(("measure", LL, 1024), group_alive=True, once=True))
+    run, _, _ = walk(session, fake_plan(GRID, SIZES, timings=("eager",)))
+    assert statuses(run, LL) == ["error", "ok", "ok"]
+    assert session.calls.count(("abort", LL)) == 2
+    opened, left = (sum(what in names for what, _ in session.calls) for names in (["open"], ["close", "abort"]))
+    assert opened == left
+
+
 def test_wrong_sums_give_no_time():
     run, _, _ = walk(FakeSession(flat, wrong={(LL, 2048)}))
     assert statuses(run, LL) == ["ok", "wrong_results", "ok"]

@@ -4,7 +4,8 @@ import pytest
 from fake_group import FakeGroup, log, refuse
 
 from nccltune.bench.group import RankFailure
-from nccltune.bench.session import Session, SessionOptions
+from nccltune.bench.session import Session, SessionOptions, UnavailableError
+from nccltune.methods import METHODS
 
 
 @pytest.fixture
@@ -47,3 +48,42 @@ def test_ranks_that_cannot_unload_a_copy_are_ended(start):
         session.open({}, {"NCCL_BUFFSIZE": "2"}, [])
     assert group.killed
     assert not session.is_running
+
+
+@pytest.mark.parametrize("failing", ["open", "resolve"])
+def test_what_was_opened_on_some_ranks_is_left_on_all_when_opening_fails(failing, start):
+    left = [failing]
+
+    def on(op, fields):
+        if op in left:
+            left.remove(op)
+            raise refuse()
+
+    session, group = start(on, max_libraries=1)
+    with pytest.raises(RankFailure):
+        session.open({}, {"NCCL_BUFFSIZE": "1"}, [1024])
+    [(_, opened)], [(_, closed)] = group.ops("open"), group.ops("close")
+    assert (closed["comm"], closed["abort"]) == (opened["comm"], True)
+    assert session.is_running, "the ranks all answered"
+    # Nothing holds the copy: there is room for the next.
+    session.open({}, {"NCCL_BUFFSIZE": "2"}, [], quiet=True)
+    assert len(group.ops("unload")) == 1
+
+
+def test_ranks_that_cannot_leave_what_failed_to_open_are_ended(start):
+    def on(op, fields):
+        if op in ("resolve", "close"):
+            raise refuse(f"{op} failed")
+
+    session, group = start(on)
+    with pytest.raises(RankFailure, match="resolve failed"):
+        session.open({}, {}, [1024])
+    assert (group.killed, session.is_running) == (True, False)
+
+
+def test_a_method_that_one_rank_refuses_is_left_by_the_others(start):
+    reasons = {"probe_beside": {"reason": ""}, "open_beside": {"reason": "not on these GPUs"}}
+    session, group = start(lambda op, fields: reasons.get(op))
+    with pytest.raises(UnavailableError):
+        session.open_beside(METHODS[0], {}, [1024])
+    assert len(group.ops("close")) == 1
