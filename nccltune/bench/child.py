@@ -58,6 +58,7 @@ def _run(argv: list[str], env: dict[str, str], timeout_s: float, cwd: Path | Non
     finally:
         # Also after an interrupt, and for what a finished program left running: nothing of the group survives.
         family.end(_GRACE_S)
+        guard.dismiss()  # not before: where a further interrupt cuts the end short, the guard goes on with it
         process.wait()
         text = output.close()
     return ChildResult(process.returncode, text, time.monotonic() - started, is_timed_out)
