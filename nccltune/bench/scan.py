@@ -53,10 +53,13 @@ class Scan:
         self._shared: dict[tuple[Any, ...], Measurement] = {}
         self._base_cases: dict[tuple[int, str], Measurement] = {}
         finished = {"error", "timeout"} if options.retry_failed else set()
-        self._done = {m.case_id: m for m in run.all_measurements() if m.status not in finished}
+        held = run.all_measurements()
+        self._done = {m.case_id: m for m in held if m.status not in finished}
         self._num_done = sum(1 for m in self._done.values() if not m.repeat and m.method == NCCL)
-        self._order = len(self._done)
-        self._repeats = sum(1 for m in self._done.values() if m.repeat)
+        # Behind the highest of all that the run holds: a count would give out numbers again after one was used without a
+        # record, or where failed cases are not counted, and a later record would replace an old one.
+        self._order = max((m.order for m in held), default=-1) + 1
+        self._repeats = max((m.repeat for m in held), default=0)
         self._monitored = self._order  # position of the last look at the drift
         for measurement in self._done.values():
             self._remember(measurement)

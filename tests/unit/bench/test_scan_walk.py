@@ -221,3 +221,18 @@ def test_failed_cases_are_measured_again_only_on_request():
     assert ("measure", LL) not in session.calls
     walk(FakeSession(flat), run=run, retry_failed=True)
     assert statuses(run, LL) == ["ok"] * 3
+
+
+def test_a_resumed_run_numbers_repetitions_behind_all_it_holds():
+    """A monitor that failed used numbers without a record: counting the records would give some out again."""
+    run = MemoryRun()
+    first = Scan(run, fake_plan(GRID, SIZES), FakeSession(flat), ScanOptions(monitor_every=1), None)
+    first.walk()
+    # The first repetition is lost, as one is whose monitor failed; another one failed and is to be measured again.
+    lost, failed, *_ = [m for m in run.lines if m.repeat]
+    run.lines.remove(lost)
+    run.lines[run.lines.index(failed)] = failed.model_copy(update={"status": "error", "samples_us": [], "stats": None})
+    more = fake_plan(Grid(protos=("LL", "Simple"), algos=("Ring",)), SIZES)
+    Scan(run, more, FakeSession(flat), ScanOptions(monitor_every=1, retry_failed=True), None).walk()
+    assert len({m.case_id for m in run.lines if m.repeat}) == sum(1 for m in run.lines if m.repeat)
+    assert len({m.order for m in run.lines}) == len(run.lines)
