@@ -9,6 +9,7 @@ from nccltune.doctor.findings import Finding, ok, warning
 from nccltune.doctor.hardware import hardware_findings
 from nccltune.doctor.software import software_findings
 from nccltune.engine_path import EnginePath
+from nccltune.probe.torch_version import is_too_old, oldest
 
 __all__ = ["Ability", "Diagnosis", "Finding", "diagnose", "judge"]
 
@@ -123,6 +124,7 @@ def _abilities(facts: Facts) -> list[Ability]:
         for text, missing in (
             (f"two GPUs (there {'is' if num_gpus == 1 else 'are'} {num_gpus})", num_gpus < 2),
             ("torch for CUDA", not facts.torch_has_cuda),
+            (f"torch {oldest()}", is_too_old(facts.machine.torch_version or "")),
             ("libnccl", facts.machine.nccl is None),
         )
         if missing

@@ -1,9 +1,12 @@
 """From a request to a plan on machines described by hand: which GPUs count, and what is refused before anything runs."""
 
+from pathlib import Path
+
 import pytest
 
 from nccltune.bench.request import ScanRequest, prepare
 from nccltune.errors import MachineError
+from nccltune.probe.torch_version import oldest
 from nccltune.schemas.machine import GpuRecord, LibraryRecord, Machine
 
 
@@ -48,3 +51,27 @@ def test_only_the_gpus_that_will_be_measured_must_be_idle():
     with pytest.raises(MachineError, match="in use") as caught:
         prepare(request(num_ranks=3), here)
     assert caught.value.why.startswith("GPU 4: 1 process(es)")
+
+
+@pytest.mark.parametrize("version", ["2.4.0", "2.7.1+cu126", "1.13"])
+@pytest.mark.parametrize("backend", ["nccl", "torch"])
+def test_a_torch_whose_graphs_cannot_be_read_is_refused_before_anything_runs(backend, version):
+    with pytest.raises(MachineError) as caught:
+        prepare(request(backend=backend), machine([0, 1], torch_version=version))
+    assert (caught.value.exit_code, caught.value.what) == (5, f"torch {version} cannot measure NCCL")
+    assert caught.value.why
+    assert "2.8 or later" in caught.value.do
+    for other in ("gloo", "nccl-tests"):
+        prepare(request(backend=other, timings=["back-to-back"]), machine([0, 1], torch_version=version))
+
+
+@pytest.mark.parametrize("version", ["2.8.0", "2.8.0a0+5228986c39.nv25.06", "2.13.0+cpu", "3.0", "git", None])
+def test_any_later_torch_will_do(version):
+    assert prepare(request(), machine([0, 1], torch_version=version)).plan.num_ranks == 2
+
+
+def test_the_oldest_torch_is_one_figure():
+    """The package, the README and the code ask for the same."""
+    root = Path(__file__).parents[3]
+    assert f'torch = ["torch>={oldest()}"]' in (root / "pyproject.toml").read_text()
+    assert f"torch ({oldest()} or later)" in (root / "README.md").read_text()
