@@ -32,7 +32,7 @@ class ChildResult:
 def clean_environment(nccl: dict[str, str]) -> dict[str, str]:
     """Return the environment of a child: a short list of this process's variables, and exactly the given NCCL ones."""
     env = {k: v for k, v in os.environ.items() if k in _PASSED or k.startswith(_PASSED_PREFIXES)}
-    return {**env, "CUDA_DEVICE_MAX_CONNECTIONS": env.get("CUDA_DEVICE_MAX_CONNECTIONS", "8"), **nccl}
+    return {"CUDA_DEVICE_MAX_CONNECTIONS": "8", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **env, **nccl}
 
 
 def run_child(argv: list[str], env: dict[str, str], timeout_s: float, cwd: Path | None = None) -> ChildResult:
@@ -58,6 +58,7 @@ def _run(argv: list[str], env: dict[str, str], timeout_s: float, cwd: Path | Non
     finally:
         # Also after an interrupt, and for what a finished program left running: nothing of the group survives.
         family.end(_GRACE_S)
+        guard.dismiss()  # not before: where a further interrupt cuts the end short, the guard goes on with it
         process.wait()
         text = output.close()
     return ChildResult(process.returncode, text, time.monotonic() - started, is_timed_out)

@@ -5,13 +5,14 @@ from typing import Any
 from nccltune.bench.drift import MAX_DRIFT, Drift
 from nccltune.probe import gpu_state
 from nccltune.schemas.machine import GpuRecord
+from nccltune.store import Run
 
 _STATE = ("index", "sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w", "throttle_reasons")
 _MAX_WINDOWS = 6
 
 
 def state(devices: tuple[int, ...]) -> list[GpuRecord]:
-    """The GPUs in use now; empty without a driver."""
+    """The GPUs in use now, asked for by CUDA's numbers; empty without a driver."""
     return gpu_state(devices) if devices else []
 
 
@@ -23,6 +24,14 @@ def span(before: list[GpuRecord], after: list[GpuRecord], first_order: int, next
         "before": [record.model_dump(include=set(_STATE)) for record in before],
         "after": [record.model_dump(include=set(_STATE)) for record in after],
     }
+
+
+def keep_notes(run: Run, found: list[str]) -> list[str]:
+    """Add notes to a run's manifest and return those that it did not have."""
+    new = [note for note in dict.fromkeys(found) if note not in run.manifest.notes]
+    if new:
+        run.update(notes=[*run.manifest.notes, *new])
+    return new
 
 
 def notes(before: list[GpuRecord], after: list[GpuRecord], drifts: list[Drift]) -> list[str]:

@@ -19,7 +19,7 @@ _BUFFERS = {"NCCL_BUFFSIZE": "Simple", "NCCL_LL_BUFFSIZE": "LL", "NCCL_LL128_BUF
 
 @dataclass
 class Resolution:
-    """What one communicator said about its setting."""
+    """What one communicator said about its setting, and about the base that it stands on."""
 
     choices: dict[int, Choice] = field(default_factory=dict)
     model_us: dict[int, float] = field(default_factory=dict)
@@ -29,16 +29,14 @@ class Resolution:
     can_tell: bool = True
 
     def in_force(self, size_bytes: int, env: dict[str, str]) -> tuple[bool | None, str]:
-        """Whether the setting is in force for this size, with the reason when it is not."""
+        """Whether ``env``, a setting's own variables, is in force for this size, with the reason when it is not."""
         if not env:
             return True, ""
         if not self.can_tell:
             return None, ""
-        if self.rejected:
-            first = self.rejected[0]
-            return False, f"{first.variable}={first.requested}: {first.message}"
-        if self.not_read:
-            return False, f"NCCL never read {', '.join(self.not_read)}"
+        faults = self.faults(env)
+        if faults:
+            return False, faults[0]
         choice = self.choices.get(size_bytes)
         for variable, got in (
             ("NCCL_ALGO", choice.algo if choice else None),
@@ -47,6 +45,16 @@ class Resolution:
             if got is not None and not _allowed(variable, env.get(variable), got):
                 return False, f"{variable}={env[variable]} but NCCL used {got}"
         return True, ""
+
+    def of(self, env: dict[str, str]) -> list[Rejected]:
+        """What NCCL refused of these variables."""
+        return [rejected for rejected in self.rejected if rejected.variable in env]
+
+    def faults(self, env: dict[str, str]) -> list[str]:
+        """What NCCL refused or never read of these variables, in words."""
+        unread = [name for name in self.not_read if name in env]
+        refused = [f"{r.variable}={r.requested}: {r.message}" for r in self.of(env)]
+        return refused + ([f"NCCL never read {', '.join(unread)}"] if unread else [])
 
 
 def resolve(env: dict[str, str], log: NcclLog, echoed: dict[str, str], answers: list[dict[str, Any]]) -> Resolution:

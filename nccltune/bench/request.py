@@ -8,12 +8,12 @@ from typing import Any
 from nccltune import __version__
 from nccltune.bench.effective import tunable_unknown
 from nccltune.bench.options import ScanOptions
+from nccltune.bench.requirements import busy_notes, check_torch, choose_backend, count_ranks
 from nccltune.bench.sampling import StopRule
 from nccltune.bench.session import SessionOptions
-from nccltune.bench.sums import MAX_EXACT_RANKS
 from nccltune.costmodel.experts import distinct_experts
 from nccltune.costmodel.weights import weight_bytes
-from nccltune.errors import InputError, MachineError
+from nccltune.errors import InputError
 from nccltune.knobs import nearest
 from nccltune.methods import METHODS
 from nccltune.plan import Grid, Plan, default_grid, make_plan
@@ -111,8 +111,8 @@ def prepare(request: ScanRequest, machine: Machine | None = None) -> Prepared:
             f"no back end is called '{request.backend}'", f"known: {', '.join(BACKENDS)}", "correct --backend"
         )
     machine = machine or collect_machine()
-    backend, notes = _backend(request, machine)
-    num_ranks = _num_ranks(request, backend, machine)
+    backend, notes = choose_backend(request.backend, request.num_ranks, machine)
+    num_ranks = count_ranks(request.num_ranks, backend, machine)
     sizes = sorted(
         {*request.size_bytes, *([request.model.allreduce_bytes(t) for t in request.tokens] if request.model else [])}
     )
@@ -135,7 +135,8 @@ def prepare(request: ScanRequest, machine: Machine | None = None) -> Prepared:
 
         library = find_libnccl(request.libnccl)
         libnccl, machine = library.path, machine.model_copy(update={"nccl": library})
-        notes += _busy(machine, num_ranks, request.force)
+        check_torch(machine)
+        notes += busy_notes(machine, num_ranks, request.force)
     if request.beside and backend != "nccl":
         notes.append("--beside: only the back end nccl measures what an engine could use instead of NCCL")
     hidden = request.model.hidden_size if request.model else DEFAULT_HIDDEN
@@ -198,47 +199,6 @@ def check_resumable(prepared: Prepared, run: Run) -> None:
         )
 
 
-def _backend(request: ScanRequest, machine: Machine) -> tuple[str, list[str]]:
-    num_gpus = len(machine.gpus)
-    if request.backend == "auto" and num_gpus >= 2:
-        return "nccl", []
-    if request.backend == "auto" or (request.backend == "torch" and not num_gpus):
-        found = f"{num_gpus} GPU" if num_gpus else "no GPU"
-        return "gloo", [
-            f"{found} found: all-reduces are measured with gloo between local CPU processes. They say nothing about NCCL on your GPUs."
-        ]
-    if request.backend == "nccl-tests" and request.num_ranks is not None:
-        return request.backend, []  # the program finds its own GPUs, and says so when there are too few
-    if request.backend in ("nccl", "torch", "nccl-tests") and num_gpus < 2:
-        raise MachineError(
-            f"back end {request.backend} needs at least two GPUs",
-            f"{num_gpus} found",
-            "run it on the GPU machine, or use --backend gloo to try the tool",
-        )
-    return request.backend, []
-
-
-def _num_ranks(request: ScanRequest, backend: str, machine: Machine) -> int:
-    own_ranks = backend in ("nccl", "torch")
-    available = len(machine.gpus) if own_ranks else MAX_EXACT_RANKS
-    ranks = request.num_ranks or (2 if backend == "gloo" else len(machine.gpus))
-    if ranks < 2:
-        raise InputError(f"--ranks {ranks}: an all-reduce needs at least two ranks", "", "use --ranks 2 or more")
-    if ranks > available and own_ranks:
-        raise MachineError(
-            f"--ranks {ranks}, but this machine has {available} GPUs",
-            "one rank runs on one GPU",
-            f"use --ranks {available}",
-        )
-    if ranks > MAX_EXACT_RANKS:
-        raise InputError(
-            f"--ranks {ranks} is above {MAX_EXACT_RANKS}",
-            "sums of more ranks are not exact in bfloat16",
-            f"use --ranks {MAX_EXACT_RANKS} or fewer",
-        )
-    return ranks
-
-
 def _weights(model: Model | None, size_bytes: int, num_ranks: int) -> int:
     """Bytes of weights one rank streams between two all-reduces of a forward with this message."""
     if model is None:
@@ -264,23 +224,6 @@ def _decode_sizes(model: Model | None, sizes: list[int]) -> tuple[int, ...]:
     small = [size for size in sizes if size <= limit] or sizes
     step = max(1, -(-len(small) // MAX_DECODE_SIZES))
     return tuple(dict.fromkeys([*small[::step], small[-1]]))
-
-
-def _busy(machine: Machine, num_ranks: int, force: bool) -> list[str]:
-    """Another program on the GPUs spoils every number: refuse, or note it under --force."""
-    busy = [g for g in machine.gpus[:num_ranks] if (g.num_processes or 0) > 0]
-    if not busy:
-        return []
-    text = ", ".join(
-        f"GPU {g.index}: {g.num_processes} process(es), {(g.used_memory_bytes or 0) / 2**30:.1f} GiB" for g in busy
-    )
-    if not force:
-        raise MachineError(
-            "the GPUs are in use",
-            text,
-            "stop the other programs, or measure all the same with --force (the run is marked)",
-        )
-    return [f"measured while the GPUs were in use ({text})"]
 
 
 def request_facts(prepared: Prepared) -> dict[str, Any]:

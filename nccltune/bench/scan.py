@@ -4,7 +4,6 @@ Order: settings that share a library copy together, copies shuffled; the base fi
 failure costs the case in flight, never the scan.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,6 +14,7 @@ from nccltune.bench.beside_walk import BesideWalk
 from nccltune.bench.drift import Drift, drift
 from nccltune.bench.effective import effective_key
 from nccltune.bench.group import RankFailure, classify
+from nccltune.bench.opening import Opening
 from nccltune.bench.options import Event, Outcome, ScanOptions
 from nccltune.bench.session import Communicator, Session
 from nccltune.bench.stopping import StopSignals
@@ -46,15 +46,20 @@ class Scan:
         self._on_event = on_event or (lambda _: None)
         self._started = time.monotonic()
         self._stop = StopSignals(lambda: self._emit("note", "stopping after this case; once more stops at once"))
+        self._opening = Opening(run, plan, session, self._emit)
+        self._recover = self._opening.recover
         self._sizes = plan.size_bytes
         self.drifts: list[Drift] = []
         self._shared: dict[tuple[Any, ...], Measurement] = {}
         self._base_cases: dict[tuple[int, str], Measurement] = {}
         finished = {"error", "timeout"} if options.retry_failed else set()
-        self._done = {m.case_id: m for m in run.all_measurements() if m.status not in finished}
+        held = run.all_measurements()
+        self._done = {m.case_id: m for m in held if m.status not in finished}
         self._num_done = sum(1 for m in self._done.values() if not m.repeat and m.method == NCCL)
-        self._order = len(self._done)
-        self._repeats = sum(1 for m in self._done.values() if m.repeat)
+        # Behind the highest of all that the run holds: a count would give out numbers again after one was used without a
+        # record, or where failed cases are not counted, and a later record would replace an old one.
+        self._order = max((m.order for m in held), default=-1) + 1
+        self._repeats = max((m.repeat for m in held), default=0)
         self._monitored = self._order  # position of the last look at the drift
         for measurement in self._done.values():
             self._remember(measurement)
@@ -105,10 +110,10 @@ class Scan:
 
     def _note_conditions(self, before: list[GpuRecord], first_order: int) -> None:
         """Keep in the manifest what the machine was like, while the ranks are still warm."""
-        after, manifest = conditions.state(self.session.devices), self.run.manifest
-        spans = [*manifest.options.get("walks", []), conditions.span(before, after, first_order, self._order)]
-        found = [n for n in conditions.notes(before, after, self.drifts) if n not in manifest.notes]
-        self.run.update(options={**manifest.options, "walks": spans}, notes=[*manifest.notes, *found])
+        after, options = conditions.state(self.session.devices), self.run.manifest.options
+        spans = [*options.get("walks", []), conditions.span(before, after, first_order, self._order)]
+        self.run.update(options={**options, "walks": spans})
+        conditions.keep_notes(self.run, conditions.notes(before, after, self.drifts))
 
     def _must_end(self) -> bool:
         return self._stop.requested or self._over_budget()
@@ -135,19 +140,20 @@ class Scan:
             return
         failures = 0
         while pending and not self._must_end():
-            comm = None
+            comm = quiet = None
             try:
-                comm = self._open(setting, library_env)
+                comm = self._opening.open(setting, library_env)
                 loud = [c for c in pending if c.timing != "eager" or self.plan.backend != "nccl"]
                 self._measure_cases(loud, comm, pending)
                 if pending and not self._must_end():
-                    quiet = self._open_quiet(setting, library_env, comm)
+                    quiet = self._opening.open_quiet(setting, library_env, comm)
                     self._measure_cases(list(pending), quiet, pending)
                     self.session.close(quiet)
+                    quiet = None
                 self.session.close(comm)
             except RankFailure as failure:
                 failures += 1
-                self._recover(failure, comm)
+                self._recover(failure, quiet, comm)
                 if not pending:
                     self._emit("note", f"{setting.name} is measured, but leaving it failed: {failure.message}")
                 elif failures >= MAX_FAILURES_PER_SETTING or (comm is None and setting.id != BASE.id):
@@ -166,33 +172,6 @@ class Scan:
             self._measure_case(case, comm)
             pending.remove(case)
 
-    def _open_quiet(self, setting: Setting, library_env: dict[str, str], loud: Communicator) -> Communicator:
-        """A communicator that does not log, for eager timing; what it does is known from the one that logs."""
-        env = {**self.plan.base_env, **setting.env}
-        comm = self.session.open(env, library_env, [], quiet=True)
-        comm.env, comm.resolution = setting.env, loud.resolution
-        return comm
-
-    def _open(self, setting: Setting, library_env: dict[str, str]) -> Communicator:
-        if self.session.needs_restart(library_env):
-            self._emit("restart", "new processes: torch loads one libnccl, which reads these variables once")
-            self.session.stop()
-        env = {**self.plan.base_env, **setting.env}
-        comm = self.session.open(env, library_env, self.plan.size_bytes)
-        comm.env = setting.env
-        return comm
-
-    def _recover(self, failure: RankFailure, comm: Communicator | None) -> None:
-        """After a failure: keep the ranks when they all answered, otherwise start new ones at the next use."""
-        # Only NCCL can leave a communicator one-sidedly; the process group of torch.distributed ends with its processes.
-        keep = failure.group_alive and self.plan.backend == "nccl"
-        if keep and comm is not None:
-            with contextlib.suppress(RankFailure):
-                self.session.close(comm, abort=True)
-                return
-        if not keep or comm is not None:
-            self.session.forget()
-
     def _measure_case(self, case: Case, comm: Communicator) -> None:
         began = time.monotonic()
         resolution, size = comm.resolution, case.size_bytes
@@ -205,7 +184,7 @@ class Scan:
         facts = {
             "choice": choice,
             "in_force": in_force,
-            "rejected": resolution.rejected,
+            "rejected": resolution.of(case.setting.env),
             "nccl_model_us": resolution.model_us.get(size),
         }
         if in_force is False:
@@ -251,7 +230,7 @@ class Scan:
         comm: Communicator | None = None
         try:
             # A launch of its own each time: the spread from launch to launch is part of every number of a scan.
-            comm = self._open(BASE, library_part({}))
+            comm = self._opening.open(BASE, library_part({}))
             for size in sizes:
                 self._repeats += 1
                 case = self.plan.case(BASE, size, timing)

@@ -1,18 +1,19 @@
 """One process group of ranks and its communicators: open under a setting, ask what it resolved to, measure, close."""
 
+import contextlib
 import itertools
-import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nccltune.bench.copies import Copies, Library
 from nccltune.bench.effective import Resolution, kernels_only, resolve
 from nccltune.bench.group import RankFailure, RankGroup
 from nccltune.bench.sampling import Samples, StopRule, sample
-from nccltune.bench.workdir import Workdir, no_room
+from nccltune.bench.workdir import Workdir
 from nccltune.errors import MachineError
 from nccltune.methods import Method
-from nccltune.parse.nccl_log import NcclLog, parse_nccl_log
 
 _START_TIMEOUT_S = 180.0
 _START_ATTEMPTS = 2
@@ -32,17 +33,7 @@ class SessionOptions:
     max_libraries: int = 4
     """Private copies of libnccl loaded at a time; each keeps about 0.1 GiB of GPU memory (docs/knobs.md)."""
     devices: tuple[int, ...] = ()
-
-
-@dataclass
-class Library:
-    """A loaded copy of libnccl: its file, its log, and what it has said it read."""
-
-    path: str
-    log: str
-    """Template of the log's path; ``%d`` is the rank."""
-    echoed: dict[str, str] = field(default_factory=dict)
-    num_open: int = 0
+    """CUDA's numbers of the GPUs, one a rank; the first ones where left out."""
 
 
 @dataclass
@@ -70,8 +61,7 @@ class Session:
         self.num_starts = 0
         self._group: RankGroup | None = None
         self._keys = itertools.count(1)
-        self._libraries: dict[tuple[tuple[str, str], ...], Library] = {}
-        self._num_loads = 0
+        self._copies = Copies(options.libnccl if options.backend == "nccl" else "", options.max_libraries, self._unload)
 
     @property
     def workdir(self) -> Path:
@@ -108,7 +98,7 @@ class Session:
         A ``quiet`` one does not log, so it tells nothing: for eager timing, where NCCL would print a line per call.
         """
         group = self.group
-        library = self._library({**library_env, **({"quiet": "1"} if quiet else {})})
+        library = self._copies.take({**library_env, **({"quiet": "1"} if quiet else {})}, self.workdir)
         comm = Communicator(next(self._keys), library, env)
         message: dict[str, Any] = {"comm": comm.key, "library": library.path, "env": env, "quiet": quiet}
         logs, timeout = self._logs(library), self.options.timeout_s
@@ -117,11 +107,11 @@ class Session:
             message["unique_id"] = answer["unique_id"]
         else:
             message["rendezvous"] = str(self.workdir / f"rendezvous-{comm.key}")
-        answers = group.call("open", timeout, per_rank=logs, **message)
-        library.num_open += 1
-        self.nccl_version = answers[0].get("nccl_version") or self.nccl_version
-        if not quiet:
-            comm.resolution = self._resolve(comm, size_bytes)
+        with self._all_or_none(comm):
+            answers = group.call("open", timeout, per_rank=logs, **message)
+            self.nccl_version = answers[0].get("nccl_version") or self.nccl_version
+            if not quiet:
+                comm.resolution = self._resolve(comm, size_bytes)
         return comm
 
     def open_beside(self, method: Method, base_env: dict[str, str], size_bytes: list[int]) -> Communicator:
@@ -131,7 +121,9 @@ class Session:
         """
         group = self.group
         library = (
-            self._library({"beside": method.name}) if method.env else Library("", str(self.workdir / "beside-r%d.log"))
+            self._copies.take({"beside": method.name}, self.workdir)
+            if method.env
+            else Library("", str(self.workdir / "beside-r%d.log"))
         )
         comm = Communicator(next(self._keys), library, dict(method.env))
         message: dict[str, Any] = {
@@ -143,10 +135,10 @@ class Session:
         if library.path:
             [answer] = group.call("unique_id", self.options.timeout_s, ranks=[0], per_rank=[logs[0]], **message)
             message["unique_id"] = answer["unique_id"]
-        _raise_reason(group.call("open_beside", _START_TIMEOUT_S, per_rank=logs, **message))
-        library.num_open += 1
-        [answer, *_] = group.call("resolve", self.options.timeout_s, comm=comm.key, size_bytes=size_bytes)
-        comm.resolution = kernels_only(answer["choices"])
+        with self._all_or_none(comm):
+            _raise_reason(group.call("open_beside", _START_TIMEOUT_S, per_rank=logs, **message))
+            [answer, *_] = group.call("resolve", self.options.timeout_s, comm=comm.key, size_bytes=size_bytes)
+            comm.resolution = kernels_only(answer["choices"])
         return comm
 
     def check(self, comm: Communicator, size_bytes: int, seeds: list[int]) -> tuple[int, int]:
@@ -188,17 +180,12 @@ class Session:
         if self._group is not None:
             self._group.kill()
         self._group = None
-        self._libraries.clear()
+        self._copies.forget()
 
     def needs_restart(self, library_env: dict[str, str]) -> bool:
         """Whether a setting with these library-scope variables needs new processes first (torch: one copy for ever)."""
-        key = tuple(sorted(library_env.items()))
-        return (
-            self.options.backend == "torch"
-            and self._group is not None
-            and bool(self._libraries)
-            and key not in self._libraries
-        )
+        is_torch = self.options.backend == "torch"
+        return is_torch and self._group is not None and self._copies.only_others(library_env)
 
     def cleanup(self) -> None:
         """Stop the ranks and remove the working folder."""
@@ -206,6 +193,27 @@ class Session:
         if self._folder is not None:
             self._folder.remove()
             self._folder = None
+
+    @contextlib.contextmanager
+    def _all_or_none(self, comm: Communicator) -> Iterator[None]:
+        """While a communicator is opened: where that fails on one rank, the ranks that did open it leave it again."""
+        comm.library.num_open += 1
+        try:
+            yield
+        except UnavailableError:
+            self._abandon(comm)
+            raise
+        except RankFailure as failure:
+            if failure.group_alive:
+                self._abandon(comm)
+            raise
+
+    def _abandon(self, comm: Communicator) -> None:
+        """Leave a communicator that not all ranks may have; ranks that cannot are ended."""
+        try:
+            self.close(comm, abort=True)
+        except RankFailure:
+            self.forget()
 
     def _start(self) -> None:
         """Start the ranks; raises MachineError when they do not come up, because no case could be measured then."""
@@ -232,40 +240,13 @@ class Session:
             num_ranks=options.num_ranks, dtype=options.dtype, max_bytes=options.max_bytes, hidden_size=options.hidden_size,
         )  # fmt: skip
 
-    def _library(self, library_env: dict[str, str]) -> Library:
-        """The library copy for these variables: a file of its own, so that its caches are its own."""
-        key = tuple(sorted(library_env.items()))
-        if key in self._libraries:
-            # Last used last, so that the copies in use stay loaded.
-            self._libraries[key] = self._libraries.pop(key)
-            return self._libraries[key]
-        self._num_loads += 1
-        path = ""
-        if self.options.backend == "nccl":
-            path = self._retired() or self._copied(self.workdir / f"libnccl-{len(self._libraries)}.so")
-        log = self.workdir / f"nccl-{self._num_loads}-r%d.log"
-        self._libraries[key] = Library(path, str(log))
-        return self._libraries[key]
-
-    def _retired(self) -> str:
-        """Unload the copy that was used longest ago and give its file; empty while there is room, or none is free."""
-        if len(self._libraries) < self.options.max_libraries:
-            return ""
-        key = next((key for key, library in self._libraries.items() if library.num_open == 0), None)
-        if key is None:
-            return ""
-        path = self._libraries.pop(key).path
-        self.group.call("unload", self.options.timeout_s, library=path)
-        return path
-
-    def _copied(self, path: Path) -> str:
+    def _unload(self, path: str) -> None:
+        """Take a copy of libnccl out of every rank; raises RankFailure."""
         try:
-            if not path.exists():  # a file serves again after a restart: no process loads it twice
-                shutil.copyfile(self.options.libnccl, path)
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            raise no_room(path, error) from error
-        return str(path)
+            self.group.call("unload", self.options.timeout_s, library=path)
+        except RankFailure:
+            self.forget()  # a rank may hold it still, with its caches: only new processes certainly do not
+            raise
 
     def _logs(self, library: Library) -> list[dict[str, str]]:
         """Where each rank's copy of NCCL logs."""
@@ -275,8 +256,7 @@ class Session:
         answers = self.group.call("resolve", self.options.timeout_s, comm=comm.key, size_bytes=size_bytes)
         if self.options.backend == "gloo":
             return Resolution(can_tell=False)
-        log: NcclLog = parse_nccl_log(answers[0]["log"])
-        comm.library.echoed.update(log.settings_in_force)
+        log = comm.library.read(answers[0]["log"])
         return resolve(comm.env, log, comm.library.echoed, answers[0]["choices"])
 
 

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from nccltune import engine_path, registry
-from nccltune.doctor.facts import Facts, gather, visible_count
+from nccltune.doctor.facts import Facts, gather
 from nccltune.doctor.findings import Finding, ok, warning
 from nccltune.doctor.hardware import hardware_findings
 from nccltune.doctor.software import software_findings
 from nccltune.engine_path import EnginePath
+from nccltune.probe.torch_version import is_too_old, oldest
 
 __all__ = ["Ability", "Diagnosis", "Finding", "diagnose", "judge"]
 
@@ -93,7 +94,7 @@ def _engine(facts: Facts, architecture: str | None, topology: str | None, flags:
         return None
     return engine_path.engine_allreduce_path(
         kind,
-        visible_count(facts),
+        len(facts.machine.gpus),
         compute_capability=facts.compute_capability,
         model_architecture=architecture,
         options=facts.engine_options(flags),
@@ -116,13 +117,14 @@ def _engine_finding(engine: EnginePath | None) -> Finding:
 
 
 def _abilities(facts: Facts) -> list[Ability]:
-    num_gpus = visible_count(facts)
+    num_gpus = len(facts.machine.gpus)
     torch = facts.machine.torch_version is not None
     lacks = [
         text
         for text, missing in (
             (f"two GPUs (there {'is' if num_gpus == 1 else 'are'} {num_gpus})", num_gpus < 2),
             ("torch for CUDA", not facts.torch_has_cuda),
+            (f"torch {oldest()}", is_too_old(facts.machine.torch_version or "")),
             ("libnccl", facts.machine.nccl is None),
         )
         if missing

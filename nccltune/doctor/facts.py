@@ -1,7 +1,6 @@
 """What the doctor looks at, gathered once and without judging. Every fact may be absent."""
 
 import os
-import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from nccltune.probe.gpus import gpu_details, p2p_status
 from nccltune.probe.machine import installed_version, machine_record
 from nccltune.probe.nccl import package_folders
 from nccltune.probe.nvml import Nvml
+from nccltune.probe.visible import VARIABLE, visible_gpus
 from nccltune.schemas.machine import Machine
 
 NCCL_TESTS_NAME = "all_reduce_perf"
@@ -69,8 +69,9 @@ def gather(libnccl: str | None = None) -> Facts:
     """Gather the facts of this machine; raises InputError for an explicit libnccl that is none."""
     with Nvml() as nvml:
         machine = machine_record(nvml, libnccl=libnccl)
-        details = gpu_details(nvml, 0)
-        status = p2p_status(nvml)
+        visible = visible_gpus(nvml)
+        details = gpu_details(nvml, visible[0] if visible else 0)
+        status = p2p_status(nvml, visible)
         why_not = nvml.why_not
     shm = host.shm_bytes()
     return Facts(
@@ -90,7 +91,7 @@ def gather(libnccl: str | None = None) -> Facts:
         sglang_version=installed_version("sglang"),
         flashinfer_version=installed_version("flashinfer-python") or installed_version("flashinfer"),
         sglang_nccl_so_path=os.environ.get("SGLANG_NCCL_SO_PATH"),
-        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        visible_devices=os.environ.get(VARIABLE),
     )
 
 
@@ -103,17 +104,3 @@ def find_nccl_tests() -> str | None:
             if path.is_file() and os.access(path, os.X_OK):
                 return str(path)
     return shutil.which(NCCL_TESTS_NAME)
-
-
-def visible_count(facts: Facts) -> int:
-    """Return how many GPUs CUDA programs will see: CUDA_VISIBLE_DEVICES ends at its first invalid entry."""
-    total = len(facts.machine.gpus)
-    if facts.visible_devices is None:
-        return total
-    count = 0
-    for entry in facts.visible_devices.split(","):
-        valid = (entry.strip().isdigit() and int(entry) < total) or re.match(r"^(GPU|MIG)-", entry.strip())
-        if not valid:
-            break
-        count += 1
-    return count

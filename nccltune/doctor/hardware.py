@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from nccltune.doctor.facts import Facts, visible_count
+from nccltune.doctor.facts import Facts
 from nccltune.doctor.findings import Finding, ok, problem, warning
 from nccltune.parse.topo import P2P_STATUS, link_rank, worst_link
 from nccltune.units import GIB
@@ -16,12 +16,7 @@ _IDLE_MEMORY_BYTES = 2 * GIB
 def hardware_findings(facts: Facts) -> Iterator[Finding]:
     """Yield the findings about the GPUs; one finding says it all where there is none."""
     if not facts.machine.gpus:
-        yield warning(
-            "GPUs",
-            "no NVIDIA GPU",
-            facts.nvml_why_not or "NVML sees none",
-            "on a GPU machine: install the driver, or start the container with --gpus all",
-        )
+        yield _no_gpu(facts)
         return
     yield _gpus(facts)
     if len(facts.machine.gpus) > 1:
@@ -44,6 +39,22 @@ def nccl_p2p_level(facts: Facts) -> str:
     return legacy.get(level, level)
 
 
+def _no_gpu(facts: Facts) -> Finding:
+    if facts.machine.num_hidden_gpus:
+        return warning(
+            "GPUs",
+            f"CUDA_VISIBLE_DEVICES={facts.visible_devices} hides all {facts.machine.num_hidden_gpus}",
+            "it names no whole GPU (a MIG instance is none), or one of them twice",
+            "unset CUDA_VISIBLE_DEVICES to use all",
+        )
+    return warning(
+        "GPUs",
+        "no NVIDIA GPU",
+        facts.nvml_why_not or "NVML sees none",
+        "on a GPU machine: install the driver, or start the container with --gpus all",
+    )
+
+
 def _gpus(facts: Facts) -> Finding:
     machine = facts.machine
     kinds = Counter(gpu.name for gpu in machine.gpus)
@@ -59,11 +70,10 @@ def _gpus(facts: Facts) -> Finding:
         return warning(
             "GPUs", what, "the slowest GPU decides every all-reduce", "hide the others with CUDA_VISIBLE_DEVICES"
         )
-    visible = visible_count(facts)
-    if visible < len(machine.gpus):
+    if machine.num_hidden_gpus:
         return warning(
             "GPUs",
-            f"{what}; CUDA_VISIBLE_DEVICES={facts.visible_devices} leaves {visible}",
+            f"{what}; CUDA_VISIBLE_DEVICES={facts.visible_devices} hides {machine.num_hidden_gpus} more",
             "nccltune and the engine use only those",
             "unset CUDA_VISIBLE_DEVICES to use all",
         )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from nccltune import knobs
 from nccltune.doctor.facts import Facts
 from nccltune.doctor.findings import Finding, ok, problem, warning
+from nccltune.probe.torch_version import is_too_old, oldest
 from nccltune.units import MIB
 
 # One direction of one channel between two ranks through shared memory: LL 512 KiB + LL128 4.7 MiB + Simple 4 MiB
@@ -68,6 +69,13 @@ def _torch(facts: Facts) -> Finding:
             f"{version}, a build for CPUs only",
             "the GPUs of this machine cannot be measured with it",
             "install torch for CUDA",
+        )
+    if facts.machine.gpus and is_too_old(version):
+        return problem(
+            "torch",
+            f"{version}, before {oldest()}",
+            "it does not tell which kernels a CUDA graph holds: back ends nccl and torch cannot measure",
+            f"install torch {oldest()} or later",
         )
     return ok("torch", version if facts.torch_has_cuda else f"{version}, for CPUs: back end gloo")
 

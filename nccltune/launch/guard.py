@@ -29,24 +29,34 @@ class Guard:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.dismiss()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Dismiss it; where an exception leaves, nobody knows that the group was ended: the guard does it."""
+        if kind is None:
+            self.dismiss()
+        else:
+            self._let_go()
 
     def watch(self, pid: int) -> None:
         """Name the leader of the group."""
         self._say(str(pid))
 
     def dismiss(self) -> None:
-        """The group was ended: nothing is left to do."""
+        """The group was ended: nothing is left to do. A second call changes nothing."""
         self._say("done")
-        with contextlib.suppress(OSError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+        self._let_go()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_S)
 
+    def _let_go(self) -> None:
+        """Close the pipe: the guard ends what it still watches, and itself."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
+        if self._process.stdin.closed:
+            return
         # A guard that was killed guards no more, but must not stop the work.
         with contextlib.suppress(OSError):
             self._process.stdin.write(line.encode() + b"\n")

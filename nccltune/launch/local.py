@@ -17,6 +17,8 @@ def environment() -> dict[str, str]:
     """Return the environment of a rank: this process's, without any NCCL_* or launcher variable."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(_DROP_PREFIXES) and k not in _DROP}
     env["PYTHONUNBUFFERED"] = "1"
+    # As NVML counts: on a machine with GPUs of several kinds, those that are looked at must be those that are measured.
+    env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     # As SGLang sets it: it shapes how launches of several streams queue up.
     env.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "8")
     # One thread a rank on a CPU: ranks must not fight for cores while they are timed.

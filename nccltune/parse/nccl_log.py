@@ -5,9 +5,11 @@ Line shapes: NVIDIA/nccl src/enqueue.cc, src/init.cc, src/graph/tuning.cc, src/m
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nccltune.knobs import library_part
 from nccltune.parse.bounded import bound_lines
 from nccltune.parse.nccl_errors import classify_nccl_error
 from nccltune.parse.nccl_names import algo_name, proto_name
@@ -70,6 +72,8 @@ class NcclLog:
 
     nccl_version: str | None = None
     settings_in_force: dict[str, str] = field(default_factory=dict)
+    echoed: dict[str, str] = field(default_factory=dict)
+    """Every variable that this text says was read, those that were refused included."""
     rejected: list[Rejected] = field(default_factory=list)
     num_channels: int | None = None
     """Channels of the communicator for collectives; a small message uses fewer of them."""
@@ -119,8 +123,12 @@ def choices_after(text: str) -> list[LogChoice]:
     return [_choice(match) for match in _CHOICE.finditer(text)]
 
 
-def parse_nccl_log(text: str) -> NcclLog:
-    """Read a whole log; a text without any NCCL line gives an empty record."""
+def parse_nccl_log(text: str, earlier: Mapping[str, str] | None = None) -> NcclLog:
+    """Read a whole log; a text without any NCCL line gives an empty record.
+
+    ``earlier``: what the same library echoed before this text. Variables that it reads once it does not echo again, but a
+    later communicator can clamp them too.
+    """
     text = bound_lines(text.replace("\r\n", "\n").removeprefix("\ufeff"), _MAX_LINE)
     log = NcclLog()
     log.choices = list(dict.fromkeys(choices_after(text)))
@@ -130,10 +138,11 @@ def parse_nccl_log(text: str) -> NcclLog:
     log.num_channels, log.num_ranks = _channels(text), _ranks(text)
     for match in _VIA.finditer(text):
         log.transports[_TRANSPORT[match.group(1)]] += 1
-    requested, set_warnings = _settings(text)
+    log.echoed, set_warnings = _settings(text)
+    requested = {**library_part(dict(earlier or {})), **log.echoed}
     log.rejected = find_rejections(text, requested, log.num_channels, log.max_threads)
     refused = {rejected.variable for rejected in log.rejected}
-    log.settings_in_force = {name: value for name, value in requested.items() if name not in refused}
+    log.settings_in_force = {name: value for name, value in log.echoed.items() if name not in refused}
     log.error = classify_nccl_error(text)
     log.warnings = [*table_warnings, *set_warnings, *_choice_warnings(log.choices), *_nccl_warnings(text)]
     return log

@@ -35,7 +35,7 @@ def find_rejections(
 ) -> list[Rejected]:
     """Return one rejection per variable: refused in words first, then clamped without a word.
 
-    ``requested`` is what NCCL echoed; ``num_channels`` and ``max_threads`` are what the same log shows in force.
+    ``requested`` is what NCCL echoed, now or earlier; ``num_channels`` and ``max_threads`` are what the same log shows in force.
     """
     found: dict[str, Rejected] = {}
     for message in dict.fromkeys(_MESSAGE.findall(text)):

@@ -9,6 +9,7 @@ from nccltune.probe.cuda import l2_and_sm_count
 from nccltune.probe.gpus import GpuDetails, gpu_details, gpu_links, gpu_records
 from nccltune.probe.machine import known_topologies
 from nccltune.probe.nvml import Nvml
+from nccltune.probe.visible import VARIABLE, visible_gpus
 from nccltune.schemas.machine import GpuRecord
 from nccltune.schemas.topology import Gpu, Links, Topology
 
@@ -25,14 +26,16 @@ _BY_HAND = "write the file by hand ('nccltune topology show h200-x8' shows one) 
 def detect_topology() -> Topology:
     """Return this machine's topology; raises MachineError without a GPU or where NVML leaves out what a file needs."""
     with Nvml() as nvml:
-        records = gpu_records(nvml)
-        if not records:
+        visible = visible_gpus(nvml)
+        if not visible:
+            hidden = f"{VARIABLE} hides {nvml.num_gpus()}" if nvml.num_gpus() else "NVML sees no GPU"
             raise MachineError(
                 "this machine has no NVIDIA GPU to detect",
-                nvml.why_not or "NVML sees no GPU",
+                nvml.why_not or hidden,
                 "run it on the GPU machine, in a container with --gpus all, or choose one of 'nccltune topology list'",
             )
-        return build_topology(records, gpu_details(nvml, 0), gpu_links(nvml), l2_and_sm_count())
+        records, details = gpu_records(nvml, visible), gpu_details(nvml, visible[0])
+        return build_topology(records, details, gpu_links(nvml, visible), l2_and_sm_count())
 
 
 def build_topology(

@@ -1,11 +1,13 @@
 """GPUs, their state and how they reach each other, through NVML. Absent facts are None."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nccltune.probe.nvml import Nvml
+from nccltune.probe.visible import visible_gpus
 from nccltune.schemas.machine import GpuRecord
 
 # NVML's distance between two GPUs, as nvidia-smi topo -m writes it. 0 is two GPUs of one board behind its own switch.
@@ -43,20 +45,21 @@ class GpuDetails:
     mig_enabled: bool | None = None
 
 
-def gpu_state(indices: Sequence[int] | None = None) -> list[GpuRecord]:
-    """Return clocks, temperature, power, throttling, memory and processes of some GPUs now (all by default).
+def gpu_state(devices: Sequence[int] | None = None) -> list[GpuRecord]:
+    """Return clocks, temperature, power, throttling, memory and processes of some GPUs now (all visible ones by default).
 
-    Cheap enough to call before and after a scan: a few milliseconds a GPU. Empty without a driver.
+    ``devices`` are CUDA's numbers, as the ranks have them; a record has NVML's. Those that do not exist are left out. Cheap
+    enough to call before and after a scan: a few milliseconds a GPU. Empty without a driver.
     """
     with Nvml() as nvml:
-        return gpu_records(nvml, indices)
+        visible = visible_gpus(nvml)
+        wanted = range(len(visible)) if devices is None else devices
+        return gpu_records(nvml, [visible[device] for device in wanted if 0 <= device < len(visible)])
 
 
-def gpu_records(nvml: Nvml, indices: Sequence[int] | None = None) -> list[GpuRecord]:
-    """Return one record per GPU of an open session; indices that do not exist are left out."""
-    count = nvml.num_gpus()
-    wanted = range(count) if indices is None else [i for i in indices if 0 <= i < count]
-    return [_record(nvml, index) for index in wanted]
+def gpu_records(nvml: Nvml, indices: Sequence[int]) -> list[GpuRecord]:
+    """Return one record for each of some GPUs of an open session, by NVML's number."""
+    return [_record(nvml, index) for index in indices]
 
 
 def gpu_details(nvml: Nvml, index: int) -> GpuDetails:
@@ -75,28 +78,26 @@ def gpu_details(nvml: Nvml, index: int) -> GpuDetails:
     )
 
 
-def gpu_links(nvml: Nvml) -> dict[str, dict[str, str]]:
-    """Return how each pair of GPUs is joined, in the words of ``nvidia-smi topo -m``; unknown pairs are left out."""
-    handles = [nvml.handle(index) for index in range(nvml.num_gpus())]
-    nvlinks = [_nvlinks(nvml, handle) for handle in handles]
-    links: dict[str, dict[str, str]] = {f"GPU{i}": {} for i in range(len(handles))}
-    for i in range(len(handles)):
-        for j in range(i + 1, len(handles)):
-            name = _pair(nvml, handles[i], handles[j], nvlinks[i], nvlinks[j])
-            if name is not None:
-                links[f"GPU{i}"][f"GPU{j}"] = links[f"GPU{j}"][f"GPU{i}"] = name
+def gpu_links(nvml: Nvml, indices: Sequence[int]) -> dict[str, dict[str, str]]:
+    """Return how each pair of some GPUs is joined, in the words of ``nvidia-smi topo -m``; unknown pairs are left out."""
+    handles = {index: nvml.handle(index) for index in indices}
+    nvlinks = {index: _nvlinks(nvml, handle) for index, handle in handles.items()}
+    links: dict[str, dict[str, str]] = {f"GPU{i}": {} for i in indices}
+    for i, j in itertools.combinations(indices, 2):
+        name = _pair(nvml, handles[i], handles[j], nvlinks[i], nvlinks[j])
+        if name is not None:
+            links[f"GPU{i}"][f"GPU{j}"] = links[f"GPU{j}"][f"GPU{i}"] = name
     return links
 
 
-def p2p_status(nvml: Nvml) -> dict[str, dict[str, str]]:
+def p2p_status(nvml: Nvml, indices: Sequence[int]) -> dict[str, dict[str, str]]:
     """Return the driver's peer-access status of each pair: ``OK``, ``CNS``, ``GNS``, ``TNS``, ``NS``, ``DR`` or ``U``."""
-    handles = [nvml.handle(index) for index in range(nvml.num_gpus())]
-    status: dict[str, dict[str, str]] = {f"GPU{i}": {} for i in range(len(handles))}
-    for i, a in enumerate(handles):
-        for j, b in enumerate(handles):
-            code = nvml.whole("nvmlDeviceGetP2PStatus", a, b, _P2P_READ) if i != j else None
-            if code is not None:
-                status[f"GPU{i}"][f"GPU{j}"] = _P2P_STATUS.get(code, "U")
+    handles = {index: nvml.handle(index) for index in indices}
+    status: dict[str, dict[str, str]] = {f"GPU{i}": {} for i in indices}
+    for i, j in itertools.permutations(indices, 2):
+        code = nvml.whole("nvmlDeviceGetP2PStatus", handles[i], handles[j], _P2P_READ)
+        if code is not None:
+            status[f"GPU{i}"][f"GPU{j}"] = _P2P_STATUS.get(code, "U")
     return status
 
 

@@ -9,12 +9,13 @@ from nccltune import registry
 from nccltune.errors import InputError, MachineError
 from nccltune.probe import gpus, host, nccl
 from nccltune.probe.nvml import Nvml
+from nccltune.probe.visible import visible_gpus
 from nccltune.schemas.machine import LibraryRecord, Machine
 from nccltune.schemas.topology import Topology
 
 
 def collect_machine(*, libnccl: str | None = None, torch_version: str | None = None) -> Machine:
-    """Return what machine this is. Works without a GPU and without a driver: what is absent stays None.
+    """Return what machine this is, with the GPUs that CUDA programs see. Without a GPU or driver, what is absent stays None.
 
     ``libnccl`` is an explicit library file (InputError if it does not exist); ``torch_version`` is what the caller
     imported, otherwise the installed version is read from torch's metadata.
@@ -27,7 +28,7 @@ def machine_record(nvml: Nvml, *, libnccl: str | None = None, torch_version: str
     """Return the machine record through an open NVML session."""
     import psutil
 
-    shm = host.shm_bytes()
+    shm, visible = host.shm_bytes(), visible_gpus(nvml)
     record = Machine(
         hostname_hash=host.hostname_hash(),
         os=host.os_name(),
@@ -37,8 +38,9 @@ def machine_record(nvml: Nvml, *, libnccl: str | None = None, torch_version: str
         num_cpus=_num_cpus(),
         memory_bytes=int(psutil.virtual_memory().total),
         shm_free_bytes=shm[1] if shm else None,
-        gpus=gpus.gpu_records(nvml),
-        gpu_links=gpus.gpu_links(nvml),
+        gpus=gpus.gpu_records(nvml, visible),
+        num_hidden_gpus=nvml.num_gpus() - len(visible),
+        gpu_links=gpus.gpu_links(nvml, visible),
         driver_version=nvml.text("nvmlSystemGetDriverVersion"),
         cuda_driver_version=_cuda_version(nvml.whole("nvmlSystemGetCudaDriverVersion_v2")),
         torch_version=torch_version or installed_version("torch"),

@@ -45,6 +45,9 @@ class Machine(Strict):
     memory_bytes: int
     shm_free_bytes: int | None = None
     gpus: list[GpuRecord] = Field(default_factory=list)
+    """Those that CUDA programs see, in CUDA's order; ``index`` is NVML's."""
+    num_hidden_gpus: int = 0
+    """How many more there are, hidden by CUDA_VISIBLE_DEVICES."""
     gpu_links: dict[str, dict[str, str]] = Field(default_factory=dict)
     driver_version: str | None = None
     cuda_driver_version: str | None = None

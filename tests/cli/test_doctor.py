@@ -10,7 +10,7 @@ import pytest
 
 from nccltune.cli import main
 from nccltune.doctor import Diagnosis, Finding, judge
-from nccltune.doctor.facts import Facts, find_nccl_tests, visible_count
+from nccltune.doctor.facts import Facts, find_nccl_tests
 from nccltune.doctor.hardware import nccl_p2p_level
 from nccltune.schemas.machine import GpuRecord, LibraryRecord, Machine
 from nccltune.units import GIB, MIB
@@ -40,10 +40,11 @@ def facts(num_gpus: int = 0, link: str = "NV18", **changes: Any) -> Facts:
         ],
         gpu_links={a: {b: link for b in names if b != a} for a in names},
         driver_version="580" if num_gpus else None,
-        torch_version="2.11.0",
+        torch_version=changes.pop("torch_version", "2.11.0"),
         nccl=LibraryRecord(path="/lib/libnccl.so.2", version="2.28.9", source="torch"),
         nccl_conf_files=changes.pop("nccl_conf_files", []),
         inherited_nccl=changes.pop("inherited_nccl", {}),
+        num_hidden_gpus=changes.pop("num_hidden_gpus", 0),
     )
     known: dict[str, Any] = {
         "machine": machine,
@@ -178,8 +179,9 @@ def test_no_peer_access_at_all() -> None:
         ({"nccl_conf_files": ["/etc/nccl.conf"]}, "nccl.conf", "warning", "environment"),
         ({"inherited_nccl": {"NCCL_PROTO": "LL"}}, "NCCL_* set", "warning", "--set"),
         ({"torch_has_cuda": False}, "torch", "problem", "for CUDA"),
+        ({"torch_version": "2.7.1+cu126"}, "torch", "problem", "torch 2.8 or later"),
         ({"mig_enabled": True}, "GPUs", "problem", "MIG"),
-        ({"visible_devices": "0"}, "GPUs", "warning", "CUDA_VISIBLE_DEVICES"),
+        ({"visible_devices": "0,1", "num_hidden_gpus": 6}, "GPUs", "warning", "CUDA_VISIBLE_DEVICES"),
         ({"sglang_nccl_so_path": "/other/libnccl.so.2"}, "libnccl", "warning", "/other/libnccl.so.2"),
         ({"gpu1": {"throttle_reasons": ["hw_thermal"]}}, "clocks", "warning", "cool"),
         ({"gpu0": {"num_processes": 2}}, "load", "warning", "stop"),
@@ -201,9 +203,10 @@ def test_misspelt_and_refused_variables_are_named() -> None:
     assert any(f.what == "NCCL_NTHREADS=100" for f in told)
 
 
-@pytest.mark.parametrize(("visible", "count"), [(None, 4), ("", 0), ("0,1", 2), ("3", 1), ("0,9,1", 1), ("GPU-abc", 1)])
-def test_visible_devices(visible: str | None, count: int) -> None:
-    assert visible_count(facts(4, visible_devices=visible)) == count
+def test_gpus_that_are_all_hidden_are_not_a_missing_driver() -> None:
+    found = finding(judge(facts(0, visible_devices="MIG-1", num_hidden_gpus=8)), "GPUs")
+    assert found.what == "CUDA_VISIBLE_DEVICES=MIG-1 hides all 8"
+    assert "unset" in found.do
 
 
 def test_nccl_tests_by_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from nccltune.parse.toml_writer import to_toml
 from nccltune.probe import collect_machine, detect, find_libnccl, gpu_state, host, match_topology, nccl
 from nccltune.probe.gpus import GpuDetails, gpu_links, numa_node, p2p_status
 from nccltune.probe.nvml import Nvml
+from nccltune.probe.visible import read_visible, visible_gpus
 from nccltune.registry import load_file
 from nccltune.schemas.machine import GpuRecord
 
@@ -49,6 +50,9 @@ class FakeNvml(ModuleType):
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return index + 100
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return f"GPU-{handle}-0123"
 
     def nvmlDeviceGetName(self, handle: int) -> bytes:
         return self.gpu_name.encode()
@@ -93,6 +97,7 @@ class FakeNvml(ModuleType):
 
 
 def use(monkeypatch: pytest.MonkeyPatch, fake: ModuleType) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", fake)
 
 
@@ -151,14 +156,72 @@ def test_gpu_state_of_some_gpus(h200s: FakeNvml) -> None:
     assert len(gpu_state()) == 2
 
 
+UUIDS = ["GPU-1a", "GPU-1b", "GPU-2a", "GPU-3a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "indices"),
+    [
+        ("0,1", [0, 1]),
+        ("3,1", [3, 1]),
+        (" 2 , 0", [2, 0]),
+        ("1gpu,+2", [1, 2]),
+        ("", []),
+        ("-1", []),
+        ("none", []),
+        ("0,9,1", [0]),
+        ("0,2,-1,1", [0, 2]),
+        ("0,,1", [0]),
+        ("0,1,0", []),
+        ("GPU-2,GPU-1b", [2, 1]),
+        ("GPU-1", []),  # two of them
+        ("GPU-3,GPU-9,GPU-2", [3]),
+        ("GPU-1a,GPU-1", [0]),
+        ("GPU-3,GPU-3a", []),
+        ("GPU-3,1", [3]),
+        ("1,GPU-3", [1]),
+        ("MIG-1a", []),
+        ("0,MIG-GPU-1a/1/0", [0]),
+    ],
+)
+def test_visible_devices_as_cuda_reads_them(text: str, indices: list[int]) -> None:
+    assert read_visible(text, UUIDS) == indices
+
+
+def test_only_visible_gpus_are_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA_VISIBLE_DEVICES=6,5 on eight GPUs: CUDA's device 0 is NVML's GPU 6."""
+    use(monkeypatch, FakeNvml("NVIDIA H200", 8, nvlinks=18))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,5")
+    machine = collect_machine()
+    assert ([gpu.index for gpu in machine.gpus], machine.num_hidden_gpus) == ([6, 5], 6)
+    assert machine.gpu_links == {"GPU6": {"GPU5": "NV18"}, "GPU5": {"GPU6": "NV18"}}
+    assert machine.topology == "h200-x2"
+    assert [record.index for record in gpu_state()] == [6, 5]
+    assert [record.index for record in gpu_state((1, 2))] == [5]
+    with Nvml() as nvml:
+        assert p2p_status(nvml, [6, 5]) == {"GPU6": {"GPU5": "OK"}, "GPU5": {"GPU6": "OK"}}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-107,GPU-100")
+    assert [gpu.index for gpu in collect_machine().gpus] == [7, 0]
+
+
+def test_detection_is_of_the_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, FakeNvml("NVIDIA H200", 8, nvlinks=18))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert detect.detect_topology().num_gpus == 4
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    with pytest.raises(MachineError) as caught:
+        detect.detect_topology()
+    assert caught.value.why == "CUDA_VISIBLE_DEVICES hides 8"
+
+
 def test_links_where_a_virtual_machine_hides_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeNvml("NVIDIA H200", 2, nvlinks=18, remote=None)
     use(monkeypatch, fake)
     with Nvml() as nvml:
-        assert gpu_links(nvml)["GPU0"]["GPU1"] == "NV18"
+        assert gpu_links(nvml, visible_gpus(nvml))["GPU0"]["GPU1"] == "NV18"
     fake.nvlink_p2p = 5  # the driver says that these peers do not use NVLink
     with Nvml() as nvml:
-        assert gpu_links(nvml)["GPU0"]["GPU1"] == "SYS"
+        assert gpu_links(nvml, visible_gpus(nvml))["GPU0"]["GPU1"] == "SYS"
 
 
 def test_links_joined_directly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +232,7 @@ def test_links_joined_directly(monkeypatch: pytest.MonkeyPatch) -> None:
     fake.nvmlDeviceGetNvLinkRemotePciInfo = lambda handle, link: fake.nvmlDeviceGetPciInfo(partner[handle])  # type: ignore[attr-defined]
     use(monkeypatch, fake)
     with Nvml() as nvml:
-        links = gpu_links(nvml)
+        links = gpu_links(nvml, visible_gpus(nvml))
     assert links["GPU0"] == {"GPU1": "NV4", "GPU2": "SYS", "GPU3": "SYS"}
     assert links["GPU3"]["GPU2"] == "NV4"
 
@@ -181,8 +244,8 @@ def test_links_on_pcie(monkeypatch: pytest.MonkeyPatch) -> None:
         FakeNvml("NVIDIA RTX PRO 6000 Blackwell Server Edition", 8, levels=lambda i, j: 10 if i // 4 == j // 4 else 30),
     )
     with Nvml() as nvml:
-        links = gpu_links(nvml)
-        status = p2p_status(nvml)
+        links = gpu_links(nvml, visible_gpus(nvml))
+        status = p2p_status(nvml, visible_gpus(nvml))
     assert links["GPU0"]["GPU3"] == "PIX"
     assert links["GPU0"]["GPU4"] == "PHB"
     assert status["GPU7"]["GPU0"] == "OK"

@@ -69,6 +69,20 @@ def test_rejected_unread_or_overruled_settings_are_not_in_force():
     assert Resolution(can_tell=False).in_force(14336, {"NCCL_ALGO": "Ring"})[0] is None
 
 
+def test_a_setting_is_judged_by_its_own_variables():
+    """What NCCL refused or never read of the base says nothing about a setting that stands on it."""
+    base = {"NCCL_SHM_DISABLE": "1", "NCCL_NTHREADS": "500"}
+    log = parse_nccl_log("host:1:1 [0] NCCL INFO NCCL_PROTO set by environment to LL\n")
+    resolution = resolve({**base, "NCCL_PROTO": "LL"}, log, log.settings_in_force, [])
+    assert resolution.in_force(14336, {"NCCL_PROTO": "LL"}) == (True, "")
+    assert resolution.of({"NCCL_PROTO": "LL"}) == []
+    assert resolution.faults(base) == [
+        "NCCL_NTHREADS=500: not a multiple of 32: NCCL uses its maximum",
+        "NCCL never read NCCL_SHM_DISABLE",
+    ]
+    assert resolution.in_force(14336, {"NCCL_PROTO": "LL", "NCCL_SHM_DISABLE": "1"})[0] is False
+
+
 def test_a_real_log_and_the_graph_node_join_into_the_choice():
     log = parse_nccl_log((DATA / "nccl-log" / "nccl-debug-ll.txt").read_text())
     node = {"name": "_Z40ncclDevKernel_AllReduce_Sum_bf16_RING_LL24", "num_blocks": 1, "num_threads": 512}

@@ -1,5 +1,7 @@
 """The walk over a plan with a fake session: what a failure costs, what is shared, what is monitored, how it ends."""
 
+from dataclasses import replace
+
 import pytest
 from fake_session import FakeSession, MemoryRun, fake_plan
 
@@ -11,6 +13,7 @@ from nccltune.bench.options import ScanOptions
 from nccltune.bench.scan import Scan
 from nccltune.plan import Grid
 from nccltune.schemas.measurement import Choice, Rejected
+from nccltune.schemas.setting import Setting
 
 SIZES = [1024, 2048, 4096]
 LL, SIMPLE = "NCCL_PROTO=LL", "NCCL_PROTO=Simple"
@@ -119,6 +122,15 @@ def test_ranks_are_kept_only_where_a_communicator_can_be_left_alone(backend, ali
     assert next(what for what, _ in session.calls if what in ("abort", "forget", "close")) == expected
 
 
+def test_a_failure_of_an_eager_case_leaves_both_communicators():
+    session = FakeSession(flat, on=fail_at(("measure", LL, 1024), group_alive=True, once=True))
+    run, _, _ = walk(session, fake_plan(GRID, SIZES, timings=("eager",)))
+    assert statuses(run, LL) == ["error", "ok", "ok"]
+    assert session.calls.count(("abort", LL)) == 2
+    opened, left = (sum(what in names for what, _ in session.calls) for names in (["open"], ["close", "abort"]))
+    assert opened == left
+
+
 def test_wrong_sums_give_no_time():
     run, _, _ = walk(FakeSession(flat, wrong={(LL, 2048)}))
     assert statuses(run, LL) == ["ok", "wrong_results", "ok"]
@@ -136,6 +148,18 @@ def test_what_did_not_take_effect_is_not_measured_and_names_the_case_of_the_base
         if m.setting.id == LL:
             assert (m.same_as, m.samples_us, m.rejected) == (base[m.size_bytes], [], [refused])
     assert ("measure", LL) not in session.calls
+
+
+def test_a_base_variable_without_effect_is_told_once_and_costs_no_setting():
+    session = FakeSession(flat)
+    plan = replace(fake_plan(GRID, SIZES), base_env={"NCCL_SHM_DISABLE": "1"})
+    unread = Resolution(not_read=["NCCL_SHM_DISABLE"])
+    both = Setting.make({**plan.base_env, "NCCL_PROTO": "LL"}).id
+    session.resolutions = {both: unread, "NCCL_SHM_DISABLE=1": unread}
+    run, _, events = walk(session, plan)
+    assert statuses(run, LL) == ["ok"] * 3
+    assert run.manifest.notes == ["base: NCCL never read NCCL_SHM_DISABLE"]
+    assert [e.text for e in events if e.kind == "note"] == run.manifest.notes, "though the base is opened twice"
 
 
 def test_settings_with_the_same_choice_share_a_measurement_unless_told_otherwise():
@@ -197,3 +221,18 @@ def test_failed_cases_are_measured_again_only_on_request():
     assert ("measure", LL) not in session.calls
     walk(FakeSession(flat), run=run, retry_failed=True)
     assert statuses(run, LL) == ["ok"] * 3
+
+
+def test_a_resumed_run_numbers_repetitions_behind_all_it_holds():
+    """A monitor that failed used numbers without a record: counting the records would give some out again."""
+    run = MemoryRun()
+    first = Scan(run, fake_plan(GRID, SIZES), FakeSession(flat), ScanOptions(monitor_every=1), None)
+    first.walk()
+    # The first repetition is lost, as one is whose monitor failed; another one failed and is to be measured again.
+    lost, failed, *_ = [m for m in run.lines if m.repeat]
+    run.lines.remove(lost)
+    run.lines[run.lines.index(failed)] = failed.model_copy(update={"status": "error", "samples_us": [], "stats": None})
+    more = fake_plan(Grid(protos=("LL", "Simple"), algos=("Ring",)), SIZES)
+    Scan(run, more, FakeSession(flat), ScanOptions(monitor_every=1, retry_failed=True), None).walk()
+    assert len({m.case_id for m in run.lines if m.repeat}) == sum(1 for m in run.lines if m.repeat)
+    assert len({m.order for m in run.lines}) == len(run.lines)

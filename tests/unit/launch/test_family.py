@@ -93,9 +93,25 @@ def test_a_dismissed_guard_ends_nothing():
         os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_an_exception_leaves_what_was_not_ended_to_the_guard(is_ended):
+    process, pids = start("left")
+    guard = Guard()
+    try:
+        guard.watch(process.pid)
+        if is_ended:
+            guard.dismiss()
+        guard.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        assert wait_for(lambda: all(map(is_gone, pids)), 1 if is_ended else 20) is not is_ended
+    finally:
+        Family(process.pid).end(0.5)
+        process.communicate()
+
+
 def test_a_guard_that_was_killed_does_not_stop_the_work():
     guard = Guard()
     guard._process.kill()
     guard._process.wait()
     guard.watch(1)
+    guard.dismiss()
     guard.dismiss()
