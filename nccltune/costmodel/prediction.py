@@ -149,7 +149,7 @@ def _baseline(setting: Setting, plain: Row) -> Baseline:
 
 def _default_baseline(basis: Basis, batch: int) -> Baseline | None:
     """Plain decode with the engine's default settings, if this is another setting and its cost is known."""
-    known = "base" in basis.system.curves or any(p.name == "setting:base" for p in basis.posterior.priors)
+    known = BASE.name in basis.system.curves or BASE.name in basis.told
     if not basis.setting.env or not known or basis.system.num_ranks == 1:
         return None
     priced = price_rows(basis, BASE, [batch], [1])
