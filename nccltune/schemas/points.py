@@ -21,7 +21,8 @@ class Point(Strict):
     draft_tokens: int = Field(default=1, ge=1, le=MAX_DRAFT_TOKENS)
     context_tokens: int | None = Field(default=None, ge=0)
     """None: not given; the caller's default applies."""
-    time_ms: float = Field(gt=0, lt=1e6, allow_inf_nan=False)
+    time_ms: float = Field(ge=1e-3, lt=1e6, allow_inf_nan=False)
+    """At least 1 us: no forward of an engine is faster."""
     accept_length: float | None = Field(default=None, ge=1, allow_inf_nan=False)
     setting: Setting = BASE
     engine: str = ""
