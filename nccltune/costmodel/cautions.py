@@ -27,16 +27,21 @@ class Case:
     told: frozenset[str]
 
 
+def not_of_gpus(run: Run | None) -> list[str]:
+    """The warning of a run that measured no GPU; none for any other."""
+    if run is None or run.manifest.backend != "gloo":
+        return []
+    return [
+        "the run measured gloo over local CPU processes: its all-reduce times stand for no GPU machine; scan on the "
+        "serving machine before using these numbers"
+    ]
+
+
 def cautions(case: Case) -> list[str]:
     """List the warnings of a case."""
     fit, run, topology, setting, system, profile = case.fit, case.run, case.topology, case.setting, case.system, case.profile  # fmt: skip
-    found = []
-    if run is not None and run.manifest.backend == "gloo":
-        found.append(
-            "the run measured gloo over local CPU processes: its all-reduce times stand for no GPU machine; scan on the "
-            "serving machine before using these numbers"
-        )
-    elif run is not None and run.manifest.machine.topology is None:
+    found = not_of_gpus(run)
+    if run is not None and not found and run.manifest.machine.topology is None:
         found.append(f"no machine file matches the run's machine: weights are streamed as on {topology.title}; see 'nccltune topology detect'")  # fmt: skip
     if profile is None:
         found.append(f"no engine point of {system.model.title} on this machine: compute is analytic and wide; add one with 'nccltune calibrate --point decode:1:MS'")  # fmt: skip
