@@ -9,7 +9,7 @@ from nccltune.units import format_percent, format_size
 
 _COLUMNS = [
     ("batch", "right"), ("draft tokens", "right"), ("comm", "right"), ("compute", "right"), ("overhead", "right"),
-    ("verify ms", "right"), ("draft", "right"), ("cycle ms", "right"), ("accept", "right"), ("tok/s", "right"),
+    ("verify ms", "right"), ("draft+host", "right"), ("cycle ms", "right"), ("accept", "right"), ("tok/s", "right"),
     ("speedup", "right"), ("break-even", "right"), ("source", "left"),
 ]  # fmt: skip
 
@@ -30,7 +30,10 @@ def show(out: Console, found: Prediction) -> None:
     )
     out.print()
     out.print(_console.table("", _COLUMNS, [_cells(row) for row in found.rows]))
-    _print(out, "90% intervals in brackets; break-even: accept length from which speculation pays")
+    _print(
+        out,
+        "milliseconds, 90% intervals in brackets; draft+host: drafter, sampling and host of a cycle; break-even: accept length from which speculation pays",
+    )
     out.print()
     for line in answer_lines(found):
         _print(out, line)

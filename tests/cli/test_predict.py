@@ -1,6 +1,7 @@
 """``nccltune predict`` on the command line: streams, JSON, exit codes, speed of what it imports."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -153,3 +154,19 @@ def test_no_color_leaves_no_escape_sequence_on_a_terminal(capsys, monkeypatch):
     code, out, err = invoke(capsys, "--draft-tokens", "3")
     assert code == 0
     assert "\x1b" not in out + err
+
+
+def test_the_columns_of_the_table_add_up_to_what_they_say(capsys):
+    """comm + compute + overhead = verify and verify + draft+host = cycle, to the last printed digit."""
+    code, out, _ = invoke(capsys, "--draft-tokens", "1-4", "--batch", "1,4")
+    lines = out.splitlines()
+    assert code == 0
+    heading = next(line for line in lines if line.startswith("batch"))
+    assert "draft+host" in heading
+    rows = [re.sub(r" \[[^\]]*\]", "", line).split() for line in lines if re.match(r" +\d+ +\d+ ", line)]
+    assert len(rows) == 8
+    for _, _, comm, compute, overhead, verify, draft_and_host, cycle, *_ in rows:
+        parts = [0.0 if cell == "-" else float(cell) for cell in (comm, compute, overhead)]
+        assert float(verify) == pytest.approx(sum(parts), abs=0.016)
+        extra = 0.0 if draft_and_host == "-" else float(draft_and_host)
+        assert float(cycle) == pytest.approx(float(verify) + extra, abs=0.011)
