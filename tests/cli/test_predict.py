@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from nccltune.cli import main
+from nccltune.costmodel.priors import FIXED, comm_priors
 from nccltune.schemas.prediction import Prediction
 
 
@@ -64,10 +65,22 @@ def test_explain_lists_every_term_with_its_source(capsys):
         "draft fusion weights",
         "overhead_ms",
         "(fitted)",
-        "(prior)",
+        "overhead_exponent 0.24 (hardly told by the points, prior 0.15)",
     ):
         assert words in out
     assert "123 all-reduces of 42 KiB per forward" in out
+
+
+def test_only_the_values_of_the_priors_are_labelled_prior(capsys):
+    medians = {p.name: f"{p.median:.3g}" for p in (*FIXED, *comm_priors("published"))}
+    _, out, _ = invoke(capsys, "--draft-tokens", "3", "--explain", "--model", "qwen3-30b-a3b", "--topology", "h200-x2")
+    labelled = re.findall(r"(\w+) (\S+) \(prior\)", out)
+    assert labelled
+    assert all(medians.get(name, value) == value for name, value in labelled)
+    _, out, _ = invoke(capsys, "--draft-tokens", "3", "--explain")
+    assert all(medians.get(name, value) == value for name, value in re.findall(r"(\w+) (\S+) \(prior\)", out))
+    _, out, _ = invoke(capsys, "--draft-tokens", "3", "--explain", "--quant", "fp8")
+    assert "(carried over, prior" in out
 
 
 def test_unknown_acceptance_is_null_in_json_and_a_question_mark_in_text(capsys):
