@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
+from nccltune import api
 from nccltune.cli import main
 from nccltune.costmodel.priors import FIXED, comm_priors
+from nccltune.schemas.points import Point
 from nccltune.schemas.prediction import Prediction
 
 
@@ -183,3 +185,23 @@ def test_the_columns_of_the_table_add_up_to_what_they_say(capsys):
         assert float(verify) == pytest.approx(sum(parts), abs=0.016)
         extra = 0.0 if draft_and_host == "-" else float(draft_and_host)
         assert float(cycle) == pytest.approx(float(verify) + extra, abs=0.011)
+
+
+@pytest.mark.parametrize(
+    ("decode_ms", "cycle_ms", "says"),
+    [
+        (20.0, 8.0, "pays at any acceptance;"),
+        (4.0, 80.0, "and 3 is the most there can be"),
+        (4.0, 6.0, "pays from an accept length of 1."),
+    ],
+)
+def test_a_break_even_is_an_accept_length_that_there_can_be(capsys, tmp_path, decode_ms, cycle_ms, says):
+    """A verify emits 1 to 3 tokens at 3 draft tokens, whatever noisy points make of the times."""
+    points = [Point(phase="decode", batch_size=1, time_ms=decode_ms), Point(phase="cycle", batch_size=1, draft_tokens=3, time_ms=cycle_ms)]  # fmt: skip
+    profile = str(tmp_path / "p.json")
+    api.calibrate("qwen3-30b-a3b", points, topology="h200-x2", output=profile)
+    _, out, _ = invoke(capsys, "--draft-tokens", "3", "--profile", profile)
+    assert says in out
+    _, out, _ = invoke(capsys, "--draft-tokens", "3", "--profile", profile, "--json")
+    even = json.loads(out)["rows"][-1]["break_even_accept_length"]
+    assert 1 <= even["low"] <= even["value"] <= even["high"]
