@@ -13,6 +13,8 @@ from nccltune.schemas.measurement import Failure
 
 _RESULTS = re.compile(r'"results"\s*:\s*\[')
 _PERF = re.compile(r"(\w+?)_perf")
+# printf writes nan, -nan and inf, which are no JSON in any spelling; Python's reader knows NaN.
+_NOT_A_NUMBER = re.compile(r"([:\[,]\s*)-?(?:nan|inf|infinity)(?=\s*[,\]}])", re.IGNORECASE)
 _DECODER = json.JSONDecoder()
 
 
@@ -29,6 +31,10 @@ def parse_json(text: str) -> list[NcclTestsRun]:
         try:
             document, end = _DECODER.raw_decode(rest)
         except (ValueError, RecursionError):
+            readable = _NOT_A_NUMBER.sub(r"\1NaN", rest)
+            if readable != rest:
+                rest = readable
+                continue
             runs += [_run(document, is_cut=True) for document in _salvage(rest)]
             break
         documents = document if isinstance(document, list) else [document]
