@@ -1,13 +1,12 @@
 """The options of a grid, and how their text becomes one."""
 
 import os
-import re
 from typing import Any
 
 from nccltune.errors import InputError
 from nccltune.knobs import BASES, find_setting
 from nccltune.plan import Grid
-from nccltune.schemas.setting import Setting
+from nccltune.schemas.setting import Setting, is_variable
 from nccltune.units import parse_ints, parse_size
 
 _LOGGING = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_RAS_ENABLE", "NCCL_CONF_FILE", "NCCL_VERSION")
@@ -32,12 +31,12 @@ def base_extra(texts: tuple[str, ...]) -> dict[str, str]:
     result = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not re.match(r"^NCCL_[A-Z0-9_]+$", name) or not equals or not value:
+        if not is_variable(name) or not equals or not value:
             raise InputError(
                 f"--base-set {text} is not NCCL_NAME=value", "", "write for example --base-set NCCL_P2P_DISABLE=1"
             )
         result[name] = value
-    return result
+    return Setting.make(result).env
 
 
 def environment_setting(base: str) -> Setting:
@@ -53,7 +52,7 @@ def environment_setting(base: str) -> Setting:
             "",
             "source the env file first: set -a; . ./nccl.env",
         )
-    return Setting(name="env", env=env)
+    return Setting.make(env, "env")
 
 
 def _named(text: str, base: str) -> Setting:
@@ -86,7 +85,7 @@ def _axis(text: str | None, read: Any) -> tuple[str, ...]:
 
 def _extra(text: str) -> tuple[str, tuple[str, ...]]:
     name, equals, values = text.partition("=")
-    if not re.match(r"^NCCL_[A-Z0-9_]+$", name) or not equals or not all(values.split(",")):
+    if not is_variable(name) or not equals or not all(values.split(",")):
         raise InputError(
             f"--set {text} is not NCCL_NAME=a,b",
             "",

@@ -9,7 +9,7 @@ from nccltune.units import format_percent, format_size
 
 _COLUMNS = [
     ("batch", "right"), ("draft tokens", "right"), ("comm", "right"), ("compute", "right"), ("overhead", "right"),
-    ("verify ms", "right"), ("draft", "right"), ("cycle ms", "right"), ("accept", "right"), ("tok/s", "right"),
+    ("verify ms", "right"), ("draft+host", "right"), ("cycle ms", "right"), ("accept", "right"), ("tok/s", "right"),
     ("speedup", "right"), ("break-even", "right"), ("source", "left"),
 ]  # fmt: skip
 
@@ -30,7 +30,10 @@ def show(out: Console, found: Prediction) -> None:
     )
     out.print()
     out.print(_console.table("", _COLUMNS, [_cells(row) for row in found.rows]))
-    _print(out, "90% intervals in brackets; break-even: accept length from which speculation pays")
+    _print(
+        out,
+        "milliseconds, 90% intervals in brackets; draft+host: drafter, sampling and host of a cycle; break-even: accept length from which speculation pays",
+    )
     out.print()
     for line in answer_lines(found):
         _print(out, line)
@@ -54,12 +57,8 @@ def answer_lines(found: Prediction) -> list[str]:
         return [second + "; ask for more than 1 draft token to compare speculation with it."]
     if found.best is None:
         need = min(drafted, key=lambda r: r.break_even_accept_length.value / r.draft_tokens)
-        even = need.break_even_accept_length
-        first = (
-            f"No acceptance is known: speculation with {need.draft_tokens} draft tokens pays from an accept length of "
-            f"{even.value:.2f} [{even.low:.2f}, {even.high:.2f}]; give --accept-length, --accept-rates or --accept-log."
-        )
-        return [first, second + "."]
+        first = f"No acceptance is known: speculation with {need.draft_tokens} draft tokens {_pays(need)}"
+        return [first + "; give --accept-length, --accept-rates or --accept-log.", second + "."]
     lines = [_best_line(b, len(found.best_by_batch) > 1) for b in found.best_by_batch]
     sensitivity = found.sensitivity
     if sensitivity and sensitivity.tokens_per_s_per_allreduce_us:
@@ -67,6 +66,21 @@ def answer_lines(found: Prediction) -> list[str]:
         if sensitivity.tokens_per_s_per_tenth_accept_length:
             second += f", 0.1 of accept length {sensitivity.tokens_per_s_per_tenth_accept_length:.1f}"
     return [*lines, second + "."]
+
+
+def _pays(row: Row) -> str:
+    """From which accept length speculation pays; one lies between 1 (the bonus token alone) and the draft tokens."""
+    even = row.break_even_accept_length
+    interval = f"{even.value:.2f} [{even.low:.2f}, {even.high:.2f}]"
+    if even.high <= 1:
+        return "pays at any acceptance"
+    if even.value <= 1:
+        return f"pays at any acceptance as predicted, at the upper end of the interval from an accept length of {even.high:.2f}"
+    if even.low > row.draft_tokens:
+        return (
+            f"does not pay: that takes an accept length of {interval}, and {row.draft_tokens} is the most there can be"
+        )
+    return f"pays from an accept length of {interval}"
 
 
 def _best_line(best: Best, several: bool) -> str:

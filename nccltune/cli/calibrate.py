@@ -93,7 +93,7 @@ def _show(profile: Any, output: str, verbose: bool) -> None:
     ]
     out.print(
         _console.table(
-            "parameters that the points moved" if not verbose else "parameters",
+            "parameters that the points tell" if not verbose else "parameters",
             [
                 ("parameter", "left"),
                 ("value", "right"),

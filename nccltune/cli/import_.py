@@ -148,7 +148,9 @@ def _facts(facts: list[tuple[str, object]]) -> None:
 
 
 def _time(timing: dict[str, Any] | None) -> str:
-    return f"{timing['time_us']:g}" if timing else ""
+    if not timing:
+        return ""
+    return f"{timing['time_us']:g}" if timing["time_us"] is not None else "no number"
 
 
 def _wrong(row: dict[str, Any]) -> str:

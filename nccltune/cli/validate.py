@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from nccltune.cli import _console, _live, _options, _trace, _validation
+from nccltune.schemas.limits import MAX_BATCH, MAX_DRAFT_TOKENS
 
 
 @click.group()
@@ -73,10 +74,14 @@ def points(
 )
 @click.option("--setting", metavar="NAME", help="Setting the engine ran with [default: best].")
 @click.option(
-    "--batch", type=click.IntRange(1, 65536), default=1, show_default=True, help="Requests in the traced forwards."
+    "--batch", type=click.IntRange(1, MAX_BATCH), default=1, show_default=True, help="Requests in the traced forwards."
 )
 @click.option(
-    "--draft-tokens", type=click.IntRange(1, 256), default=1, show_default=True, help="Width of the traced verify."
+    "--draft-tokens",
+    type=click.IntRange(1, MAX_DRAFT_TOKENS),
+    default=1,
+    show_default=True,
+    help="Width of the traced verify.",
 )
 @_options.common
 def trace(

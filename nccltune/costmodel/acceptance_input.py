@@ -7,6 +7,7 @@ from pathlib import Path
 from nccltune.costmodel.acceptance import Acceptance, Kind, from_mean, from_rates
 from nccltune.costmodel.tree import CHAIN, Shape, TreeAcceptance, tree_acceptance
 from nccltune.errors import InputError
+from nccltune.parse.numbers import number
 
 _LENGTH_SPREAD = 0.03  # assumed 90% spread of a mean length given without one
 
@@ -63,10 +64,10 @@ def parse_rates(text: str) -> list[float]:
     rates = []
     for part in text.split(","):
         cell = part.strip()
-        try:
-            rates.append(float(cell.removesuffix("%")) / (100 if cell.endswith("%") else 1))
-        except ValueError:
-            raise InputError(f"'{part}' is not an acceptance rate", "expected numbers between 0 and 1", "write for example 0.6,0.4,0.25") from None  # fmt: skip
+        rate = number(cell.removesuffix("%"))
+        if rate is None:
+            raise InputError(f"'{part}' is not an acceptance rate", "expected numbers between 0 and 1", "write for example 0.6,0.4,0.25")  # fmt: skip
+        rates.append(rate / (100 if cell.endswith("%") else 1))
     return rates
 
 

@@ -13,6 +13,7 @@ from nccltune.costmodel.forward import Priced
 from nccltune.costmodel.posterior import Z90, ratio_sd
 from nccltune.costmodel.sources import sources_of
 from nccltune.costmodel.tree import TreeAcceptance
+from nccltune.schemas.common import Value
 from nccltune.schemas.prediction import Best, Row, Sensitivity
 
 Floats = NDArray[np.float64]
@@ -119,10 +120,15 @@ def rows_of(c: Columns, num_allreduces: int, one_token_bytes: int) -> list[Row]:
                 accept_length=exact if width == 1 else c.accept_length.item(i) if c.accept_length else None,
                 tokens_per_s=c.tokens_per_s.item(i) if known and c.tokens_per_s else plain_tokens.item(0) if width == 1 else None,
                 speedup=exact if width == 1 else c.speedup.item(i) if c.speedup else None,
-                break_even_accept_length=c.break_even.item(i),
+                break_even_accept_length=_possible_length(c.break_even.item(i)),
             )
         )  # fmt: skip
     return result
+
+
+def _possible_length(even: Value) -> Value:
+    """A verify emits the bonus token at least: where less would do, speculation pays at any acceptance, from 1 on."""
+    return even.model_copy(update={name: max(getattr(even, name), 1.0) for name in ("value", "low", "high")})
 
 
 def _one(estimate: Estimate, index: int) -> Estimate:

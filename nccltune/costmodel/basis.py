@@ -7,11 +7,11 @@ from pathlib import Path
 from nccltune import registry
 from nccltune.costmodel import comm as comm_room
 from nccltune.costmodel import profile as profiles
+from nccltune.costmodel.carried import Fitting, belief, told_settings
 from nccltune.costmodel.cautions import Case, cautions
 from nccltune.costmodel.comm import Comm
 from nccltune.costmodel.curve import CommCurve
 from nccltune.costmodel.posterior import Posterior
-from nccltune.costmodel.priors import all_priors
 from nccltune.costmodel.quantization import with_quantization
 from nccltune.costmodel.system import System
 from nccltune.errors import InputError
@@ -26,9 +26,6 @@ from nccltune.store import Run
 
 DEFAULT_MODEL = "kimi-k2.5"
 DEFAULT_CONTEXT = 4096
-_COMM_PARAMETERS = ("comm", "comm_exponent")
-_WIDEN_RUN = 0.03  # same machine and engine, communication now measured
-_WIDEN_ELSEWHERE = 0.20  # assumed: parameters carried to another machine, rank count or weight format
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +63,8 @@ class Basis:
     shipped: bool = False
     what_if: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    told: frozenset[str] = frozenset()
+    """Settings without a curve whose all-reduce time the profile's points tell."""
 
 
 def resolve(question: Question) -> Basis:
@@ -84,7 +83,9 @@ def resolve(question: Question) -> Basis:
     same_machine = profile is not None and profile.topology == topology.name
     ranks = question.ranks or (fit.num_ranks if fit else profile.num_ranks if profile and same_machine else topology.num_gpus)  # fmt: skip
     drafter = _drafter(question, model, profile)
-    if question.quant:
+    priced_model = with_quantization(model, question.quant) if question.quant else model
+    requantized = priced_model.quantization != model.quantization
+    if requantized:
         what_if.append(f"weights as {question.quant}")
     if profile and question.drafter and drafter and drafter.name != profile.drafter:
         what_if.append(f"drafter {drafter.name}")
@@ -102,15 +103,15 @@ def resolve(question: Question) -> Basis:
         comm = _borrowed(comm, str(measured_on), topology)
     setting = _setting(question.setting, fit, profile if direct else None, comm)
     reference = profile.reference_setting if profile and whole else ("base" if "base" in comm.curves else next(iter(comm.curves), "base"))  # fmt: skip
-    priced_model = with_quantization(model, question.quant) if question.quant else model
     system = System(priced_model, drafter, ranks, topology.gpu.memory_bandwidth_bytes_per_s, comm.curves, reference, comm.basis)  # fmt: skip
-    system = _with_guess(system, setting, topology, profile if whole else None)
-    posterior, ids = _belief(system, setting, profile, whole and not question.quant, direct)
+    told = told_settings(profile, whole)
+    system = _with_guess(system, setting, topology, told)
+    posterior, ids = belief(system, setting, profile, Fitting(whole, direct, requantized))
     context = question.context if question.context is not None else default_context
     return Basis(
         system, posterior, ids, setting, topology, context, comm, profile if direct else None,
         _text(profile, direct, fit, comm, topology), acceptance, shipped and profile is not None, what_if,
-        cautions(Case(fit, run, topology, setting, system, profile, direct)),
+        cautions(Case(fit, run, topology, setting, system, profile, direct, told)), told,
     )  # fmt: skip
 
 
@@ -122,10 +123,9 @@ def _other_gpu(profile: Profile, topology: Topology) -> bool:
     return profile.topology != topology.name and registry.load_topology(profile.topology).gpu.name != topology.gpu.name
 
 
-def _with_guess(system: System, setting: Setting, topology: Topology, profile: Profile | None) -> System:
+def _with_guess(system: System, setting: Setting, topology: Topology, told: frozenset[str]) -> System:
     """Add NCCL's own estimate of a setting that neither a curve nor the profile's points tell anything about."""
-    told = any(p.name == f"setting:{setting.name}" for p in (profile.parameters if profile else []))
-    if told or not system.inferred([setting.name]) or system.reference not in system.curves:
+    if setting.name in told or not system.inferred([setting.name]) or system.reference not in system.curves:
         return system
     reference = system.curves[system.reference]
     assert isinstance(reference, CommCurve)
@@ -239,38 +239,6 @@ def _setting(asked: str | None, fit: Fit | None, profile: Profile | None, comm: 
     if fit is not None and members and not members[0].usable:
         raise InputError(f"setting '{found.name}' is not usable in run {fit.run_id}", members[0].reason, "choose another setting")  # fmt: skip
     return next((s for s in known.values() if s.id == found.id), found)
-
-
-def _belief(
-    system: System, setting: Setting, profile: Profile | None, whole: bool, same_machine: bool
-) -> tuple[Posterior, dict[str, int]]:
-    inferred = system.inferred([setting.name, "base"])
-    priors = all_priors(system.model, system.basis, inferred)
-    if profile is None:
-        return Posterior.from_priors(priors), {}
-    posterior = profiles.posterior_of(profile)
-    if whole:
-        missing = [p for p in priors if p.name not in posterior.names]
-        return (posterior if not missing else _with(posterior, missing)), profiles.setting_ids_of(profile)
-    reset = [*_COMM_PARAMETERS, *(p.name for p in priors if p.name.startswith("setting"))]
-    if profile.model != system.model.name or system.model.quantization != registry.load_model(profile.model).quantization:  # fmt: skip
-        reset.append("expert_efficiency")
-    return posterior.transferred(priors, reset, _WIDEN_RUN if same_machine else _WIDEN_ELSEWHERE), {}
-
-
-def _with(posterior: Posterior, priors: list) -> Posterior:  # type: ignore[type-arg]
-    """Add parameters that the points said nothing about."""
-    import numpy as np
-
-    old, new = len(posterior.priors), len(priors)
-    covariance = np.zeros((old + new, old + new))
-    covariance[:old, :old] = posterior.covariance
-    covariance[old:, old:] = np.diag([p.spread**2 for p in priors])
-    theta = np.concatenate([posterior.theta, [p.center for p in priors]])
-    seen = posterior.seen
-    if seen is not None:
-        seen = replace(seen, gradient=np.hstack([seen.gradient, np.zeros((len(seen.residual), new))]))
-    return Posterior((*posterior.priors, *priors), theta, covariance, seen, posterior.scale)
 
 
 def _text(profile: Profile | None, direct: bool, fit: Fit | None, comm: Comm, topology: Topology) -> str:

@@ -15,7 +15,7 @@ ENGINE_MAY_NOT_ASK_NCCL = "on NVLink, SGLang's own all-reduce carries decode-siz
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a prediction was resolved to. ``direct``: the profile's points are of this very case."""
+    """What a prediction was resolved to. ``direct``: the profile's points are of this very case; ``told``: settings inferred from them."""
 
     fit: Fit | None
     run: Run | None
@@ -24,18 +24,24 @@ class Case:
     system: System
     profile: Profile | None
     direct: bool
+    told: frozenset[str]
+
+
+def not_of_gpus(run: Run | None) -> list[str]:
+    """The warning of a run that measured no GPU; none for any other."""
+    if run is None or run.manifest.backend != "gloo":
+        return []
+    return [
+        "the run measured gloo over local CPU processes: its all-reduce times stand for no GPU machine; scan on the "
+        "serving machine before using these numbers"
+    ]
 
 
 def cautions(case: Case) -> list[str]:
     """List the warnings of a case."""
     fit, run, topology, setting, system, profile = case.fit, case.run, case.topology, case.setting, case.system, case.profile  # fmt: skip
-    found = []
-    if run is not None and run.manifest.backend == "gloo":
-        found.append(
-            "the run measured gloo over local CPU processes: its all-reduce times stand for no GPU machine; scan on the "
-            "serving machine before using these numbers"
-        )
-    elif run is not None and run.manifest.machine.topology is None:
+    found = not_of_gpus(run)
+    if run is not None and not found and run.manifest.machine.topology is None:
         found.append(f"no machine file matches the run's machine: weights are streamed as on {topology.title}; see 'nccltune topology detect'")  # fmt: skip
     if profile is None:
         found.append(f"no engine point of {system.model.title} on this machine: compute is analytic and wide; add one with 'nccltune calibrate --point decode:1:MS'")  # fmt: skip
@@ -44,10 +50,9 @@ def cautions(case: Case) -> list[str]:
     if fit is not None and profile is not None and case.direct and profile.run_id != fit.run_id:
         found.append(f"the points of profile {profile.name} were taken without this run (theirs: {profile.run_id or 'none'}): its communication takes the place of theirs")  # fmt: skip
     if setting.name in system.inferred([setting.name]):
-        calibrated = case.direct and fit is None and any(p.name == f"setting:{setting.name}" for p in (profile.parameters if profile else []))  # fmt: skip
         found.append(
             f"no all-reduce curve of setting '{setting.name}' was measured: it is "
-            + ("inferred from engine points, extrapolated away from their message sizes" if calibrated else "the reference curve times what NCCL's own cost model says of the two, with a wide interval")
+            + ("inferred from engine points, extrapolated away from their message sizes" if setting.name in case.told else "the reference curve times what NCCL's own cost model says of the two, with a wide interval")
         )  # fmt: skip
     if topology.links.kind == "nvlink" and fit is None and 1 < system.num_ranks <= 8:
         found.append(ENGINE_MAY_NOT_ASK_NCCL)

@@ -4,9 +4,13 @@ import numpy as np
 
 from nccltune.costmodel.basis import Basis
 from nccltune.costmodel.forward import Priced
+from nccltune.costmodel.posterior import Posterior
 from nccltune.costmodel.terms import Term, evaluate
 from nccltune.schemas.common import SOURCES
 from nccltune.schemas.prediction import TermLine
+
+# A parameter whose spread fell below this share of its prior's was told something by the points.
+_TOLD = 0.95
 
 
 def explain_row(priced: Priced, basis: Basis, index: int) -> list[TermLine]:
@@ -42,10 +46,18 @@ def _parameters(term: Term, basis: Basis, index: int) -> str:
         i = posterior.names.index(name)
         prior = posterior.priors[i]
         value = posterior.theta[i] if prior.exponent else np.exp(posterior.theta[i])
-        moved = np.sqrt(posterior.covariance[i, i]) < 0.95 * prior.spread
-        origin = "fitted" if moved else "prior"
-        texts.append(f"{name} {value:.3g} ({origin})")
+        texts.append(f"{name} {value:.3g} ({_origin(posterior, i, float(value))})")
     return ", ".join(texts)
+
+
+def _origin(posterior: Posterior, index: int, value: float) -> str:
+    """Where the value of a parameter came from; ``prior`` only where it is the prior's, to the printed digits."""
+    prior = posterior.priors[index]
+    if np.sqrt(posterior.covariance[index, index]) < _TOLD * prior.spread:
+        return "fitted"
+    if f"{value:.3g}" == f"{prior.median:.3g}":
+        return "prior"
+    return f"{'hardly told by the points' if posterior.seen is not None else 'carried over'}, prior {prior.median:.3g}"
 
 
 def _source(term: Term, index: int) -> str:

@@ -43,13 +43,16 @@ class Spread:
 class Cells:
     """Finished cases of a run by timing, setting and size; cases that share a measurement point to it.
 
-    ``failed`` and ``failures`` hold what has no time: by case, and by setting. ``sizes``: what a setting has times for.
+    ``failed`` and ``failures`` hold what has no time: by case, and by setting. ``broken``: cases that are ok by their status, with
+    times that cannot be. ``idle``: cases whose setting did not take effect. ``sizes``: what a setting has times for.
     """
 
     found: dict[Key, list[Measurement]] = field(default_factory=lambda: defaultdict(list))
     failed: dict[Key, Measurement] = field(default_factory=dict)
     sizes: dict[tuple[Timing, str], list[int]] = field(default_factory=lambda: defaultdict(list))
     failures: dict[str, list[Measurement]] = field(default_factory=lambda: defaultdict(list))
+    broken: list[str] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)
     by_case: dict[str, Key] = field(default_factory=dict)
     spread: Spread = Spread(PRIOR_SD, PRIOR_DOF, 0)
     _points: dict[Key, CurvePoint] = field(default_factory=dict)
@@ -65,6 +68,10 @@ class Cells:
                 # A time that is zero or not a number is a broken record, not a fast one.
                 if all(0 < value < math.inf for value in _summary(m)):
                     cells.found[key].append(m)
+                else:
+                    cells.broken.append(m.case_id)
+            elif m.status == "ok":
+                cells.idle.append(m.case_id)
             elif not m.repeat or m.status == "wrong_results":
                 cells.failed[key] = m
                 cells.failures[key[1]].append(m)

@@ -88,8 +88,10 @@ class Posterior:
         """Parameters by name, on the scale of the fit."""
         return dict(zip(self.names, map(float, self.theta), strict=True))
 
-    def transferred(self, priors: Sequence[Prior], reset: Sequence[str], widen: float) -> "Posterior":
-        """Carry the parameters to another system: named ones return to their prior, the others widen.
+    def transferred(
+        self, priors: Sequence[Prior], reset: Sequence[str], widen: float, as_they_are: Sequence[str] = ()
+    ) -> "Posterior":
+        """Carry the parameters to another system: named ones return to their prior or stay, the others widen.
 
         The smooth correction belongs to the calibrated system and is dropped.
         """
@@ -100,7 +102,8 @@ class Posterior:
         for i, old in kept:
             theta[i] = self.theta[old]
             for j, other in kept:
-                covariance[i, j] = self.covariance[old, other] + (widen**2 if i == j else 0.0)
+                covariance[i, j] = self.covariance[old, other]
+            covariance[i, i] += 0.0 if priors[i].name in as_they_are else widen**2
         return Posterior(tuple(priors), theta, covariance)
 
 

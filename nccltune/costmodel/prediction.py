@@ -15,6 +15,7 @@ from nccltune.costmodel.system import Rows
 from nccltune.costmodel.tree import CHAIN, Shape, TreeAcceptance, check_shape
 from nccltune.errors import InputError
 from nccltune.schemas.common import header
+from nccltune.schemas.limits import check_counts
 from nccltune.schemas.prediction import (
     SCHEMA,
     SCHEMA_VERSION,
@@ -25,8 +26,6 @@ from nccltune.schemas.prediction import (
 )
 from nccltune.schemas.setting import BASE, Setting
 
-MAX_DRAFT_TOKENS = 256
-MAX_BATCH = 65536
 _MAX_ROWS = 20_000
 
 
@@ -117,10 +116,7 @@ def _checked(draft_tokens: Sequence[int], batch_sizes: Sequence[int]) -> tuple[l
     if any(int(n) != n for n in (*draft_tokens, *batch_sizes)):
         raise InputError("draft tokens and batch sizes are whole numbers", "", "write for example --draft-tokens 1-8 --batch 1,4")  # fmt: skip
     widths, batches = sorted({1, *(int(d) for d in draft_tokens)}), list(dict.fromkeys(int(b) for b in batch_sizes))
-    if not draft_tokens or min(draft_tokens) < 1 or max(widths) > MAX_DRAFT_TOKENS:
-        raise InputError(f"draft tokens must lie between 1 and {MAX_DRAFT_TOKENS}", "1 is plain decode", "write for example --draft-tokens 1-8")  # fmt: skip
-    if not batches or min(batches) < 1 or max(batches) > MAX_BATCH:
-        raise InputError(f"batch sizes must lie between 1 and {MAX_BATCH}", "", "write for example --batch 1,4,16")
+    check_counts(draft_tokens, batches)
     if len(widths) * len(batches) > _MAX_ROWS:
         raise InputError(f"{len(widths) * len(batches)} rows are more than {_MAX_ROWS}", "", "ask for fewer batch sizes; predict_grid prices large grids")  # fmt: skip
     return widths, batches
@@ -149,7 +145,7 @@ def _baseline(setting: Setting, plain: Row) -> Baseline:
 
 def _default_baseline(basis: Basis, batch: int) -> Baseline | None:
     """Plain decode with the engine's default settings, if this is another setting and its cost is known."""
-    known = "base" in basis.system.curves or any(p.name == "setting:base" for p in basis.posterior.priors)
+    known = BASE.name in basis.system.curves or BASE.name in basis.told
     if not basis.setting.env or not known or basis.system.num_ranks == 1:
         return None
     priced = price_rows(basis, BASE, [batch], [1])

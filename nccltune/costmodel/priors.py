@@ -74,6 +74,7 @@ COMM_SPREAD: dict[str, tuple[float, float, str]] = {
     "published": (0.25, 0.10, "another machine of this kind: 37, 56 and 85 us at 256 KB on three hosts with the same 8 GPUs"),
     "analytic": (0.40, 0.15, "no curve at all: latency and bandwidth of the links"),
 }  # fmt: skip
+COMM_PARAMETERS = ("comm", "comm_exponent")
 _SETTING_SPREAD = (0.70, 0.20)
 
 

@@ -100,16 +100,30 @@ def fit_folder(path: Path, *, model: str | None = None, timing: str | None = Non
 def _timing(cells: Cells, asked: Timing | None, where: str) -> Timing:
     present = [timing for timing in TIMINGS if timing in cells.timings]
     if not present:
-        failed = next(iter(cells.failed.values()), None)
-        why = (
-            f"first case: {failed.error.message if failed.error else failed.status}"
-            if failed
-            else "it has no measurements"
-        )
-        raise QualityError(f"{where} has no all-reduce times", why, f"scan on: nccltune scan --resume {where}")
+        raise QualityError(f"{where} has no all-reduce times", *_nothing_usable(cells, where))
     if asked is not None and asked not in present:
         raise InputError(f"{where} has no {asked} times", f"it has {', '.join(present)}", f"use --timing {present[0]}")
     return asked or present[0]
+
+
+def _nothing_usable(cells: Cells, where: str) -> tuple[str, str]:
+    """Why a run has no times, and what to do about it."""
+    again = "start a new run: nccltune scan"
+    if cells.broken:
+        return (
+            f"{_counted(cells.broken)} with times that are zero, negative or no numbers",
+            f"do not edit the records; {again}",
+        )
+    if cells.failed:
+        failed = next(iter(cells.failed.values()))
+        return f"first case: {failed.error.message if failed.error else failed.status}", f"scan on: nccltune scan --resume {where}"  # fmt: skip
+    if cells.idle:
+        return f"{_counted(cells.idle)} whose setting did not take effect", f"{again}, with settings that this library takes"  # fmt: skip
+    return "it has no measurements", f"scan on: nccltune scan --resume {where}"
+
+
+def _counted(case_ids: list[str]) -> str:
+    return f"{len(case_ids)} case{'s' if len(case_ids) > 1 else ''} (first: {case_ids[0]})"
 
 
 def _settings(manifest: Manifest, cells: Cells) -> list[Setting]:
@@ -189,6 +203,8 @@ def _warnings(manifest: Manifest, cells: Cells, timing: Timing, fits: list[Setti
         warnings.append("the times are of gloo between CPU processes: they say nothing about NCCL on GPUs")
     elif timing != "in-forward":
         warnings.append(f"{timing} times {UNDERSTATES}: scan with --timing in-forward")
+    if cells.broken:
+        warnings.append(f"{_counted(cells.broken)} with times that are zero, negative or no numbers: left out")
     wrong = [fit.setting.name for fit in fits if fit.reason.startswith("wrong results")]
     if wrong:
         warnings.append(

@@ -47,7 +47,7 @@ def read_accept_log(path: Path) -> AcceptLog:
 def accept_log(text: str, where: str) -> AcceptLog:
     """Find the accept lengths in an engine's text: SGLang logs, metrics and results, vLLM's SpecDecoding lines."""
     log = parse_engine_log(text)
-    good = [v for v in log.accept_lengths if v >= 1.0]
+    good = log.accept_lengths
     if not good:
         decoded = " (it has decode lines, of a server without speculation)" if log.decode_lines else ""
         raise InputError(
@@ -55,9 +55,7 @@ def accept_log(text: str, where: str) -> AcceptLog:
             "known: SGLang decode lines and metrics, bench_serving output, vLLM SpecDecoding lines",
             "give a log of a server with speculation on, or --accept-length",
         )
-    warnings = [w for w in log.warnings if "accept" in w]
-    if len(good) < len(log.accept_lengths):
-        warnings.append(f"{len(log.accept_lengths) - len(good)} accept lengths below 1 left out: impossible with the bonus token")  # fmt: skip
+    warnings = [w for w in log.warnings if "accept" in w or w in log.unread.warnings()]
     survival = _survival(log)
     mean, drafts = sum(good) / len(good), _num_drafts(text, log)
     if survival is not None:

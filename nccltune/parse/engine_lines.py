@@ -4,6 +4,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from nccltune.parse.numbers import Unread
+from nccltune.parse.numbers import number as number  # readers of an engine's answers take it from here
+
 # "Decode batch. " (0.4), "Decode batch, " (0.5.5 and later), "Decode batch [123], " (SGLANG_LOG_FORWARD_ITERS).
 _BATCH = re.compile(r"(?P<phase>Decode|Prefill) batch(?: \[\d+\])?\s*[.,:]\s*(?P<fields>.*)$")
 _STAMP = re.compile(r"^\s*(?:\[)?(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)")
@@ -15,7 +18,7 @@ _READY = re.compile(r"The server is fired up and ready to roll|Application start
 _ARGS = re.compile(r"server_args=ServerArgs\(|Namespace\(")
 _ARG = re.compile(r"\b(speculative_num_draft_tokens|speculative_num_steps|disable_custom_all_reduce|tp_size)=([^,)]+)")
 _VLLM_SPEC = re.compile(r"(?:SpecDecoding|Speculative) metrics:\s*(.*)$")
-_VLLM_THROUGHPUT = re.compile(r"Avg generation throughput:\s*([\d.]+)\s*tokens/s(?:, Running: (\d+))?")
+_VLLM_THROUGHPUT = re.compile(r"Avg generation throughput:\s*([^\s,]+)\s*tokens/s(?:, Running: (\d+))?")
 
 
 @dataclass(slots=True)
@@ -58,8 +61,8 @@ class PrefillLine:
     rank: str
 
 
-def batch_line(line: str) -> DecodeLine | PrefillLine | None:
-    """Read a batch line of SGLang 0.4.1 to 0.5.14; None for any other line."""
+def batch_line(line: str, unread: Unread | None = None) -> DecodeLine | PrefillLine | None:
+    """Read a batch line of SGLang 0.4.1 to 0.5.14; None for any other line. Fields that are no numbers go to ``unread``."""
     match = _BATCH.search(line)
     if match is None:
         return None
@@ -69,21 +72,27 @@ def batch_line(line: str) -> DecodeLine | PrefillLine | None:
         return PrefillLine(rank=name)
     fields = {key.strip().lower(): value for key, value in _FIELD.findall(match["fields"])}
     stamp = _STAMP.match(line)
-    running, tokens = number(fields.get("#running-req")), number(fields.get("#token", fields.get("#full token")))
+    notes = unread if unread is not None else Unread()
+
+    def read(*names: str) -> float | None:
+        name = next((n for n in names if n in fields), names[0])
+        return notes.number(name, fields.get(name))
+
+    running, tokens = read("#running-req"), read("#token", "#full token")
     return DecodeLine(
         time=stamp.group(1) if stamp else None,
         rank=name,
         num_running=int(running) if running is not None else None,
         num_tokens=int(tokens) if tokens is not None else None,
-        accept_length=number(fields.get("accept len", fields.get("accept length"))),
-        accept_rate=number(fields.get("accept rate")),
+        accept_length=read("accept len", "accept length"),
+        accept_rate=read("accept rate"),
         cuda_graph=_flag(fields.get("cuda graph")),
-        tokens_per_s=number(fields.get("gen throughput (token/s)")),
+        tokens_per_s=read("gen throughput (token/s)"),
     )
 
 
-def event(line: str) -> dict[str, Any] | None:
-    """Read any other line that says something about the run; None for the rest."""
+def event(line: str, unread: Unread) -> dict[str, Any] | None:
+    """Read any other line that says something about the run; None for the rest. What is no number goes to ``unread``."""
     if match := _RETRACTION.search(line):
         return {"type": "retraction", "num_retracted": int(match[1])}
     if match := _CUSTOM_OFF.search(line):
@@ -95,40 +104,30 @@ def event(line: str) -> dict[str, Any] | None:
             "reason": match[1].strip(),
         }
     if match := _VLLM_SPEC.search(line):
-        return _speculation(match[1])
+        return _speculation(match[1], unread)
     if match := _VLLM_THROUGHPUT.search(line):
         running = int(match[2]) if match[2] else None
-        return {"type": "throughput", "gen_throughput_tok_s": float(match[1]), "num_running": running}
+        rate = unread.number("Avg generation throughput", match[1])
+        return {"type": "throughput", "gen_throughput_tok_s": rate, "num_running": running}
     if _ARGS.search(line):
         return {"type": "server_args", **{key: _value(value) for key, value in _ARG.findall(line)}}
     return {"type": "server_ready"} if _READY.search(line) else None
 
 
-def number(text: object) -> float | None:
-    """A finite number, or None."""
-    if isinstance(text, bool) or not isinstance(text, int | float | str):
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if abs(value) < 1e18 else None
-
-
-def _speculation(text: str) -> dict[str, Any]:
+def _speculation(text: str, unread: Unread) -> dict[str, Any]:
     """vLLM: keys in any order and spelling (``Avg Draft acceptance rate``, ``Mean acceptance length``)."""
     head, _, tail = text.partition("Per-position acceptance rate:")
     positions = re.match(r"\s*((?:[\d.]+(?:,\s*|$|\s))+)", tail)
     rates = [float(r) for r in re.findall(r"\d+\.\d+|\d+", positions[1])] if positions else []
     everything = head + tail
 
-    def found(pattern: str) -> float | None:
-        match = re.search(pattern + r":\s*([\d.]+)", everything, re.IGNORECASE)
-        return number(match[1]) if match else None
+    def found(name: str) -> float | None:
+        match = re.search(name + r":\s*([^\s,%]+)", everything, re.IGNORECASE)
+        return unread.number(name, match[1].rstrip(".")) if match else None
 
-    percent = re.search(r"acceptance rate:\s*([\d.]+)\s*%", everything, re.IGNORECASE)
-    fraction = re.search(r"Draft acceptance rate:\s*([\d.]+)(?!\s*%|[\d.])", everything, re.IGNORECASE)
-    rate = float(percent[1]) / 100 if percent else float(fraction[1]) if fraction else None
+    rate = found("acceptance rate")
+    if rate is not None and re.search(r"acceptance rate:\s*[\d.]+\s*%", everything, re.IGNORECASE):
+        rate /= 100
     accepted, drafted = found("Accepted"), found("Drafted")
     return {
         "type": "speculation",

@@ -10,10 +10,13 @@ from nccltune.parse.bounded import bound_lines
 from nccltune.parse.engine_lines import DecodeLine, PrefillLine, batch_line, event
 from nccltune.parse.engine_results import bench_tables, json_results, metrics
 from nccltune.parse.nccl_errors import classify_nccl_error
+from nccltune.parse.numbers import Unread
 from nccltune.schemas.measurement import Failure
 
 _IDLE = "first line after a start or a prefill: its interval holds idle time"
 _PREFILL = "its interval holds a prefill or idle time"
+_NO_VERIFY = "no verify happened in its interval"
+_IMPOSSIBLE = "below 1: impossible with the bonus token"
 # A line behind a prefill counts as disturbed below this share of the undisturbed lines of the same batch size.
 _DISTURBED_SHARE = 0.5
 # The line with the server's arguments is about 12,000 characters long.
@@ -27,10 +30,13 @@ class EngineLog:
     engine: str | None = None
     accept_lengths: list[float] = field(default_factory=list)
     """Tokens per verify, bonus token included, one per line or result."""
+    excluded_lengths: list[float] = field(default_factory=list)
+    """Printed lengths that are none: below 1, though a verify emits at least the bonus token (0: no verify happened)."""
     accept_rate: AcceptRate = field(default_factory=AcceptRate)
     decode_lines: list[DecodeLine] = field(default_factory=list)
     results: list[dict[str, Any]] = field(default_factory=list)
     """Benchmark results, metrics and other events, in order."""
+    unread: Unread = field(default_factory=Unread)
     error: Failure | None = None
     warnings: list[str] = field(default_factory=list)
 
@@ -76,7 +82,7 @@ class EngineLog:
         return {
             "kind": "engine-log",
             "engine": self.engine,
-            "accept_length": {"values": lengths, "mean": self.accept_length} if lengths else None,
+            "accept_length": self._lengths_json() if lengths else None,
             "accept_rate": self.accept_rate.to_json(),
             "decode_tokens_per_s": self._decode_json(),
             "output_throughput_tok_s": outputs[0] if len(outputs) == 1 else None,
@@ -86,6 +92,11 @@ class EngineLog:
             "records": [*[line.to_json() for line in self.decode_lines], *self.results],
             "warnings": self.warnings,
         }
+
+    def _lengths_json(self) -> dict[str, Any]:
+        excluded = [{"value": v, "reason": _NO_VERIFY if v == 0 else _IMPOSSIBLE} for v in self.excluded_lengths]
+        found: dict[str, Any] = {"values": self.accept_lengths, "mean": self.accept_length}
+        return found | ({"excluded": excluded} if excluded else {})
 
     def _decode_json(self) -> dict[str, Any] | None:
         rates = self.decode_rates()
@@ -113,11 +124,12 @@ def parse_engine_log(text: str) -> EngineLog:
     log = EngineLog()
     # A log line starts with "[2026-"; a list of results with "[{".
     if re.match(r"\s*(?:\{|\[\s*\{)", text):
-        log.results = json_results(text)
+        log.results = json_results(text, log.unread)
     if not log.results:
+        log.unread = Unread()
         text = bound_lines(text, _MAX_LINE)
         _read_lines(log, text)
-        log.results += bench_tables(text) + metrics(text)
+        log.results += bench_tables(text, log.unread) + metrics(text, log.unread)
     _exclude(log.decode_lines)
     _gather(log)
     log.engine = _engine(log, text)
@@ -129,14 +141,14 @@ def parse_engine_log(text: str) -> EngineLog:
 def _read_lines(log: EngineLog, text: str) -> None:
     prefilled: set[str] = set()
     for line in text.splitlines():
-        batch = batch_line(line) if " batch" in line else None
+        batch = batch_line(line, log.unread) if " batch" in line else None
         if isinstance(batch, PrefillLine):
             prefilled.add(batch.rank)
         elif isinstance(batch, DecodeLine):
             batch.follows_prefill = batch.rank in prefilled
             prefilled.discard(batch.rank)
             log.decode_lines.append(batch)
-        elif (found := event(line)) is not None:
+        elif (found := event(line, log.unread)) is not None:
             log.results.append(found)
 
 
@@ -170,8 +182,8 @@ def _gather(log: EngineLog) -> None:
         *[(line.accept_length, line.accept_rate) for line in log.decode_lines],
         *[(r.get("accept_length"), r.get("accept_rate")) for r in log.results],
     ]:
-        if isinstance(length, int | float) and length >= 1:
-            log.accept_lengths.append(float(length))
+        if isinstance(length, int | float):
+            (log.accept_lengths if length >= 1 else log.excluded_lengths).append(float(length))
         if isinstance(rate, int | float):
             pairs.append((length, float(rate)))
     log.accept_rate = summarize_rates(pairs, width if isinstance(width, int) else None)
@@ -194,11 +206,14 @@ def _engine(log: EngineLog, text: str) -> str | None:
 
 
 def _warnings(log: EngineLog) -> list[str]:
-    warnings: list[str] = []
+    warnings = log.unread.warnings()
+    if impossible := [v for v in log.excluded_lengths if v != 0]:
+        shown = ", ".join(f"{value:g}" for value in impossible[:5])
+        warnings.append(f"accept lengths below 1 left out ({shown}): impossible with the bonus token")
     rate = log.accept_rate
     if rate.excluded:
         shown = ", ".join(f"{value:g}" for value in rate.excluded[:5])
-        warnings.append(f"accept rate above 1 ({shown}): no rate; ignored, use the accept length")
+        warnings.append(f"accept rate outside 0 to 1 ({shown}): no rate; ignored, use the accept length")
     if rate.values and rate.definition in ("mixed", "ambiguous"):
         why = "two definitions are mixed" if rate.definition == "mixed" else "the definition cannot be told"
         warnings.append(f"accept rates: {why}; they are not comparable, use the accept length")

@@ -78,8 +78,8 @@ class NcclLog:
     num_channels: int | None = None
     """Channels of the communicator for collectives; a small message uses fewer of them."""
     num_ranks: int | None = None
-    transports: dict[str, int] = field(default_factory=lambda: {"P2P": 0, "SHM": 0, "NET": 0})
-    """Connections by transport, over all channels and all ranks that logged."""
+    transports: dict[str, int] = field(default_factory=dict)
+    """Connections by transport, over all channels and all ranks that logged; empty where no line tells."""
     choices: list[LogChoice] = field(default_factory=list)
     """Each once, in order of appearance."""
     model_table: ModelTable | None = None
@@ -110,7 +110,7 @@ class NcclLog:
         """Whether nothing of the log was understood."""
         return not (
             self.settings_in_force or self.rejected or self.choices or self.model_table or self.error
-            or self.num_channels or self.num_ranks or self.nccl_version or any(self.transports.values())
+            or self.num_channels or self.num_ranks or self.nccl_version or self.transports
         )  # fmt: skip
 
 
@@ -136,8 +136,7 @@ def parse_nccl_log(text: str, earlier: Mapping[str, str] | None = None) -> NcclL
     log.nccl_version = version.group(1) if version else None
     log.model_table, log.max_threads, table_warnings = parse_model_table(text)
     log.num_channels, log.num_ranks = _channels(text), _ranks(text)
-    for match in _VIA.finditer(text):
-        log.transports[_TRANSPORT[match.group(1)]] += 1
+    log.transports = _transports(text)
     log.echoed, set_warnings = _settings(text)
     requested = {**library_part(dict(earlier or {})), **log.echoed}
     log.rejected = find_rejections(text, requested, log.num_channels, log.max_threads)
@@ -179,6 +178,12 @@ def _settings(text: str) -> tuple[dict[str, str], list[str]]:
         if found.setdefault(name, value) != value:
             warnings.append(f"{name} was read as {found[name]} and as {value}: ranks or communicators differ")
     return found, list(dict.fromkeys(warnings))
+
+
+def _transports(text: str) -> dict[str, int]:
+    """Count connections; a log of the subsystem TUNING alone has none, which is not zero."""
+    used = [_TRANSPORT[match.group(1)] for match in _VIA.finditer(text)]
+    return {name: used.count(name) for name in ("P2P", "SHM", "NET")} if used else {}
 
 
 def _channels(text: str) -> int | None:

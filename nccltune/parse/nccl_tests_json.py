@@ -8,10 +8,13 @@ from typing import Any
 from nccltune.parse.nccl_errors import classify_nccl_error
 from nccltune.parse.nccl_tests_report import NcclTestsRun, Row, Timing, judge, ranks_from_bandwidth
 from nccltune.parse.nccl_tests_settings import add_requested, is_setting
+from nccltune.parse.numbers import number
 from nccltune.schemas.measurement import Failure
 
 _RESULTS = re.compile(r'"results"\s*:\s*\[')
 _PERF = re.compile(r"(\w+?)_perf")
+# printf writes nan, -nan and inf, which are no JSON in any spelling; Python's reader knows NaN.
+_NOT_A_NUMBER = re.compile(r"([:\[,]\s*)-?(?:nan|inf|infinity)(?=\s*[,\]}])", re.IGNORECASE)
 _DECODER = json.JSONDecoder()
 
 
@@ -28,6 +31,10 @@ def parse_json(text: str) -> list[NcclTestsRun]:
         try:
             document, end = _DECODER.raw_decode(rest)
         except (ValueError, RecursionError):
+            readable = _NOT_A_NUMBER.sub(r"\1NaN", rest)
+            if readable != rest:
+                rest = readable
+                continue
             runs += [_run(document, is_cut=True) for document in _salvage(rest)]
             break
         documents = document if isinstance(document, list) else [document]
@@ -102,13 +109,13 @@ def _timing(entry: object) -> Timing | None:
     data = _dict(entry)
     if not data:
         return None
-    time = _float(data.get("time", data.get("cpu_time")))
+    time = number(data.get("time", data.get("cpu_time")))
     wrong = data.get("nwrong")
-    value = _float(wrong)
+    value = number(wrong)
     return Timing(
         time_us=time if time is not None else math.nan,
-        algbw_gb_s=_float(data.get("alg_bw")),
-        busbw_gb_s=_float(data.get("bus_bw")),
+        algbw_gb_s=number(data.get("alg_bw")),
+        busbw_gb_s=number(data.get("bus_bw")),
         # A count of wrong elements that is "nan" is no proof of right results.
         num_wrong=None if wrong is None else (int(value) if value is not None else 1),
     )
@@ -174,17 +181,6 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _float(value: object) -> float | None:
-    """A finite number; None for null, "nan" and text."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if abs(number) < 1e18 else None
-
-
 def _int(value: object) -> int | None:
-    number = _float(value)
-    return int(number) if number is not None else None
+    read = number(value)
+    return int(read) if read is not None else None

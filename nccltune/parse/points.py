@@ -20,6 +20,7 @@ from nccltune.schemas.setting import BASE, Setting
 
 _NEEDED = ("phase", "batch_size", "time_ms")
 _OPTIONAL = ("draft_tokens", "context_tokens", "accept_length", "setting", "engine", "use", "source")
+_NUMBERS = ("batch_size", "time_ms", "draft_tokens", "context_tokens", "accept_length")
 _MAX_BYTES = 32 * 1024 * 1024
 _VALIDATION_FILE = "validation.json"
 
@@ -57,17 +58,21 @@ def _validation_points(text: str, where: str) -> list[Point]:
     except ValidationError as error:
         raise InputError(f"{where} is not a valid validation", first_problem(error), "make the file again") from None  # fmt: skip
     measured: list[validation.Arm | validation.NotPredictable] = [*found.arms, *found.not_predictable]
-    arms = [
-        Point(
-            phase=arm.phase, batch_size=arm.batch_size, draft_tokens=arm.draft_tokens, context_tokens=arm.context_tokens, time_ms=arm.measured.value,
-            accept_length=arm.accept_length, setting=arm.setting, engine=arm.engine, source="validation",
-            use="calibrate" if isinstance(arm, validation.Arm) and arm.used_for_calibration else "",
-        )
-        for arm in measured
-    ]  # fmt: skip
+    try:
+        arms = [_measured_point(arm) for arm in measured]
+    except ValidationError as error:
+        raise InputError(f"{where} holds an arm that is no point", first_problem(error), "make the file again") from None  # fmt: skip
     if not arms:
         raise InputError(f"{where} has no measured arm", "", "resume the validation")
     return arms
+
+
+def _measured_point(arm: validation.Arm | validation.NotPredictable) -> Point:
+    return Point(
+        phase=arm.phase, batch_size=arm.batch_size, draft_tokens=arm.draft_tokens, context_tokens=arm.context_tokens, time_ms=arm.measured.value,
+        accept_length=arm.accept_length, setting=arm.setting, engine=arm.engine, source="validation",
+        use="calibrate" if isinstance(arm, validation.Arm) and arm.used_for_calibration else "",
+    )  # fmt: skip
 
 
 def parse_points(text: str, where: str, known: Mapping[str, Setting] | None = None) -> list[Point]:
@@ -140,6 +145,9 @@ def _point(row: Mapping[str, str], where: str, number: int, known: Mapping[str, 
             raise InputError(f"{at}, column phase: '{value}' is not a phase", f"phases are {', '.join(PHASES)}", "correct the cell")  # fmt: skip
         elif name in ("phase", "use"):
             fields[name] = value.lower()
+        elif value and name in _NUMBERS and ("_" in value or not value.isascii()):
+            # Python would read 1_0 as 10; whoever wrote it meant 1.0, or another column.
+            raise InputError(f"{at}, column {name}: '{value}' is not a number", "a number is digits with a point", "correct the cell")  # fmt: skip
         elif value:
             fields[name] = value
         elif name in _NEEDED:

@@ -73,8 +73,8 @@ def _array(items: list[str]) -> str:
 
 
 def _float(value: float) -> str:
-    """Write 1.792e12 for round figures and every digit of the others."""
-    if math.isfinite(value) and abs(value) >= 1e9 and value % 1e6 == 0:
+    """Write 1.792e12 for figures that ten digits hold, and every digit of the others."""
+    if math.isfinite(value) and abs(value) >= 1e9 and float(f"{value:.10g}") == value:
         return f"{value:.10g}".replace("e+", "e")
     text = repr(value)
     return text if any(c in text for c in ".en") else f"{text}.0"

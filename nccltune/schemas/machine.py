@@ -61,6 +61,9 @@ class Machine(Strict):
 
     @property
     def fingerprint(self) -> str:
-        """What must agree for two runs to be comparable: GPUs, driver, NCCL."""
-        gpus = ",".join(sorted({f"{g.name}" for g in self.gpus})) or self.cpu_model
-        return f"{len(self.gpus)}x {gpus}; driver {self.driver_version}; NCCL {self.nccl.version if self.nccl else None}; host {self.hostname_hash}"
+        """What must agree for two runs to be comparable: GPUs, driver, NCCL; what there is not, or is not known, is left out."""
+        names = ",".join(sorted({g.name for g in self.gpus}))
+        parts = [f"{len(self.gpus)}x {names}" if self.gpus else f"{self.cpu_model}, no GPU"]
+        parts += [f"driver {self.driver_version}"] if self.driver_version else []
+        parts += [f"NCCL {self.nccl.version}"] if self.nccl and self.nccl.version else []
+        return "; ".join([*parts, f"host {self.hostname_hash}"])

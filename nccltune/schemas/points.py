@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from nccltune.schemas.common import Strict
+from nccltune.schemas.limits import MAX_BATCH, MAX_DRAFT_TOKENS
 from nccltune.schemas.setting import BASE, Setting
 
 Phase = Literal["decode", "verify", "draft", "cycle"]
@@ -16,11 +17,12 @@ class Point(Strict):
     """One measured time. ``accept_length`` counts the bonus token; plain decode is 1."""
 
     phase: Phase
-    batch_size: int = Field(ge=1, le=65536)
-    draft_tokens: int = Field(default=1, ge=1, le=1024)
+    batch_size: int = Field(ge=1, le=MAX_BATCH)
+    draft_tokens: int = Field(default=1, ge=1, le=MAX_DRAFT_TOKENS)
     context_tokens: int | None = Field(default=None, ge=0)
     """None: not given; the caller's default applies."""
-    time_ms: float = Field(gt=0, lt=1e6, allow_inf_nan=False)
+    time_ms: float = Field(ge=1e-3, lt=1e6, allow_inf_nan=False)
+    """At least 1 us: no forward of an engine is faster."""
     accept_length: float | None = Field(default=None, ge=1, allow_inf_nan=False)
     setting: Setting = BASE
     engine: str = ""

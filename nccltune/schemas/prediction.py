@@ -48,6 +48,8 @@ class Row(Strict):
     speedup: Value | None
     """Tokens per second against plain decode with the same setting and batch."""
     break_even_accept_length: Value
+    """Accept length from which speculation pays. At least 1, the bonus token: there it pays at any acceptance. Above ``draft_tokens``
+    it cannot pay."""
 
 
 class Baseline(Strict):

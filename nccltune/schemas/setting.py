@@ -9,12 +9,26 @@ from pydantic import Field, field_validator
 from nccltune.errors import InputError
 from nccltune.schemas.common import Strict
 
-_VARIABLE = re.compile(r"^NCCL_[A-Z0-9_]+$")
+_VARIABLE = re.compile(r"NCCL_[A-Z0-9_]+")
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_variable(name: str) -> bool:
-    return _VARIABLE.match(name) is not None
+def is_variable(name: str) -> bool:
+    """Whether ``name`` can be a variable of NCCL."""
+    return _VARIABLE.fullmatch(name) is not None
+
+
+def _problem(env: dict[str, str]) -> str:
+    """What is wrong with the variables of a setting; empty if nothing is."""
+    for key, value in env.items():
+        if not is_variable(key):
+            return f"{key!r} is not an NCCL variable name"
+        if not value:
+            return f"{key} has an empty value"
+        # No value of NCCL's has a line break or a control character, and no file that carries one survives it.
+        if not value.isprintable():
+            return f"{key} has a value with a line break or another character that cannot be printed: {value!r}"
+    return ""
 
 
 class Setting(Strict):
@@ -26,11 +40,8 @@ class Setting(Strict):
     @field_validator("env")
     @classmethod
     def _names(cls, env: dict[str, str]) -> dict[str, str]:
-        for key, value in env.items():
-            if not _is_variable(key):
-                raise ValueError(f"'{key}' is not an NCCL variable name")
-            if not value or "\n" in value or "\0" in value:
-                raise ValueError(f"{key} has an empty or multi-line value")
+        if problem := _problem(env):
+            raise ValueError(problem)
         return dict(sorted(env.items()))
 
     @property
@@ -40,7 +51,9 @@ class Setting(Strict):
 
     @classmethod
     def make(cls, env: dict[str, str], name: str = "") -> Self:
-        """Build a setting; without a name it is called after its values, for example ``LL Ring 16ch``."""
+        """Build a setting; without a name it is called after its values, for example ``LL Ring 16ch``. Raises InputError."""
+        if problem := _problem(env):
+            raise InputError("this is not a setting of NCCL", problem, "write NCCL_NAME=value, the value in one line")
         return cls(name=name or short_name(env), env=env)
 
 
@@ -60,7 +73,7 @@ def parse_setting(text: str, name: str = "") -> Setting:
     env: dict[str, str] = {}
     for part in parts:
         key, equals, value = part.partition("=")
-        if not equals or not _VARIABLE.match(key) or not value.strip("; ,"):
+        if not equals or not is_variable(key) or not value.strip("; ,"):
             raise InputError(
                 f"'{text}' is not a setting",
                 f"'{part}' is not NCCL_NAME=value",

@@ -11,6 +11,7 @@ from nccltune.emit.emission import emit
 from nccltune.errors import InputError
 from nccltune.knobs import find_setting
 from nccltune.schemas.fit import Fit
+from nccltune.schemas.limits import check_counts
 from nccltune.schemas.setting import BASE, Setting
 from nccltune.store import Run
 from nccltune.validation.measure import ArmPlan
@@ -18,6 +19,7 @@ from nccltune.validation.request import LiveRequest
 
 ASSUMED_START_S = 90.0
 """Until a server of this session has told: 50 to 80 s were seen for 61 GB of dummy weights on 2x H200."""
+_MAX_ARMS = 1000
 _NCCL_FLAGS = ("--disable-custom-all-reduce", "--enforce-disable-flashinfer-allreduce-fusion")
 _OURS = (
     "--host",
@@ -59,7 +61,7 @@ def plan_servers(request: LiveRequest) -> list[ServerPlan]:
     batches = tuple(dict.fromkeys(request.batch))
     if request.attach:
         setting, env = _setting(request.settings[0] if request.settings else "base", request, fit)
-        return [ServerPlan(setting, width, env, batches) for width in request.draft_tokens[:1]]
+        return _affordable([ServerPlan(setting, width, env, batches) for width in request.draft_tokens[:1]])
     found: dict[str, ServerPlan] = {}
     for name in dict.fromkeys(["base", *request.settings]):
         setting, env = _setting(name, request, fit)
@@ -68,7 +70,15 @@ def plan_servers(request: LiveRequest) -> list[ServerPlan]:
         for width in sorted({*wanted, *([1] if name == "base" else [])}):
             plan = ServerPlan(setting, width, env, batches)
             found.setdefault(plan.id, plan)
-    return list(found.values())
+    return _affordable(list(found.values()))
+
+
+def _affordable(plans: list[ServerPlan]) -> list[ServerPlan]:
+    """The same servers, unless nobody can mean so many arms."""
+    num_arms = sum(len(plan.batches) for plan in plans)
+    if num_arms > _MAX_ARMS:
+        raise InputError(f"{num_arms} arms are more than {_MAX_ARMS}", "each is measured on a real server, for minutes", "name fewer batch sizes, draft tokens or settings")  # fmt: skip
+    return plans
 
 
 def check(request: LiveRequest) -> None:
@@ -77,8 +87,7 @@ def check(request: LiveRequest) -> None:
         raise InputError("no server can be started", "no --model-path", "give the model's folder, or --attach URL")
     if max(request.draft_tokens, default=1) > 1 and not request.draft_model_path and not request.attach:
         raise InputError("drafted arms need a drafter", "no --draft-model-path", "give the drafter's folder, or --draft-tokens 1")  # fmt: skip
-    if not request.draft_tokens or not request.batch or min(*request.draft_tokens, *request.batch) < 1:
-        raise InputError("draft tokens and batch sizes must be at least 1", "", "write for example --draft-tokens 1,3 --batch 1,4")  # fmt: skip
+    check_counts(request.draft_tokens, request.batch)
     taken = [w.split("=", 1)[0] for w in _words(request.extra_args, "--extra-args")]
     for flag in _OURS:
         if flag in taken:

@@ -7,9 +7,11 @@ import numpy as np
 
 from nccltune import registry, stats
 from nccltune.costmodel.basis import Question, resolve
+from nccltune.costmodel.cautions import not_of_gpus
 from nccltune.errors import InputError, QualityError
 from nccltune.schemas.common import header
 from nccltune.schemas.trace import SCHEMA, SCHEMA_VERSION, CollectiveKernel, ForwardKind, Method, TraceReport
+from nccltune.store import Run
 from nccltune.validation.forwards import Forward, Names, split
 from nccltune.validation.kernels import classify
 from nccltune.validation.trace_file import Trace, read_trace
@@ -35,7 +37,7 @@ def with_prediction(found: TraceReport, run: Path, setting: str | None, num_toke
     predicted = curve.at([model.allreduce_bytes(num_tokens)]).scaled(model.num_allreduces).item(0)
     measured = found.target.allreduce_us if found.target else None
     error = 100 * (predicted.value / measured - 1) if measured else None
-    warnings = list(found.warnings)
+    warnings = [*found.warnings, *not_of_gpus(Run.load(run))]
     if found.nccl_settings_matter is False:
         warnings.append("the run's curve is NCCL's, and NCCL does not carry these all-reduces: the prediction is of what NCCL would take")  # fmt: skip
     return found.model_copy(update={"predicted_allreduce_us": predicted, "error_percent": error, "warnings": warnings})

@@ -194,9 +194,11 @@ def _device(text: str) -> int:
 
 
 def _finite(value: object) -> float | None:
+    if isinstance(value, str) and "_" in value:  # Python's own 1_000, which no profiler writes
+        return None
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 

@@ -177,3 +177,12 @@ def test_the_record_cannot_take_the_place_of_a_folder(run, tmp_path):
     code, out, err = run(DATA / "topo/h200-x2.txt", "-o", tmp_path)
     assert (code, out) == (2, "")
     assert "is a folder" in err
+
+
+def test_a_time_that_is_no_number_is_printed_as_such(run, tmp_path):
+    path = tmp_path / "report.json"
+    text = (DATA / "nccl-tests/23-json-output-nwrong-null.txt").read_text()
+    path.write_text(text.replace('"time":24.880000', '"time":NaN'))
+    code, out, _ = run(path)
+    assert code == 0
+    assert "no number" in out

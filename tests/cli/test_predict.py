@@ -1,12 +1,16 @@
 """``nccltune predict`` on the command line: streams, JSON, exit codes, speed of what it imports."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
+from nccltune import api
 from nccltune.cli import main
+from nccltune.costmodel.priors import FIXED, comm_priors
+from nccltune.schemas.points import Point
 from nccltune.schemas.prediction import Prediction
 
 
@@ -63,10 +67,22 @@ def test_explain_lists_every_term_with_its_source(capsys):
         "draft fusion weights",
         "overhead_ms",
         "(fitted)",
-        "(prior)",
+        "overhead_exponent 0.24 (hardly told by the points, prior 0.15)",
     ):
         assert words in out
     assert "123 all-reduces of 42 KiB per forward" in out
+
+
+def test_only_the_values_of_the_priors_are_labelled_prior(capsys):
+    medians = {p.name: f"{p.median:.3g}" for p in (*FIXED, *comm_priors("published"))}
+    _, out, _ = invoke(capsys, "--draft-tokens", "3", "--explain", "--model", "qwen3-30b-a3b", "--topology", "h200-x2")
+    labelled = re.findall(r"(\w+) (\S+) \(prior\)", out)
+    assert labelled
+    assert all(medians.get(name, value) == value for name, value in labelled)
+    _, out, _ = invoke(capsys, "--draft-tokens", "3", "--explain")
+    assert all(medians.get(name, value) == value for name, value in re.findall(r"(\w+) (\S+) \(prior\)", out))
+    _, out, _ = invoke(capsys, "--draft-tokens", "3", "--explain", "--quant", "fp8")
+    assert "(carried over, prior" in out
 
 
 def test_unknown_acceptance_is_null_in_json_and_a_question_mark_in_text(capsys):
@@ -153,3 +169,39 @@ def test_no_color_leaves_no_escape_sequence_on_a_terminal(capsys, monkeypatch):
     code, out, err = invoke(capsys, "--draft-tokens", "3")
     assert code == 0
     assert "\x1b" not in out + err
+
+
+def test_the_columns_of_the_table_add_up_to_what_they_say(capsys):
+    """comm + compute + overhead = verify and verify + draft+host = cycle, to the last printed digit."""
+    code, out, _ = invoke(capsys, "--draft-tokens", "1-4", "--batch", "1,4")
+    lines = out.splitlines()
+    assert code == 0
+    heading = next(line for line in lines if line.startswith("batch"))
+    assert "draft+host" in heading
+    rows = [re.sub(r" \[[^\]]*\]", "", line).split() for line in lines if re.match(r" +\d+ +\d+ ", line)]
+    assert len(rows) == 8
+    for _, _, comm, compute, overhead, verify, draft_and_host, cycle, *_ in rows:
+        parts = [0.0 if cell == "-" else float(cell) for cell in (comm, compute, overhead)]
+        assert float(verify) == pytest.approx(sum(parts), abs=0.016)
+        extra = 0.0 if draft_and_host == "-" else float(draft_and_host)
+        assert float(cycle) == pytest.approx(float(verify) + extra, abs=0.011)
+
+
+@pytest.mark.parametrize(
+    ("decode_ms", "cycle_ms", "says"),
+    [
+        (20.0, 8.0, "pays at any acceptance;"),
+        (4.0, 80.0, "and 3 is the most there can be"),
+        (4.0, 6.0, "pays from an accept length of 1."),
+    ],
+)
+def test_a_break_even_is_an_accept_length_that_there_can_be(capsys, tmp_path, decode_ms, cycle_ms, says):
+    """A verify emits 1 to 3 tokens at 3 draft tokens, whatever noisy points make of the times."""
+    points = [Point(phase="decode", batch_size=1, time_ms=decode_ms), Point(phase="cycle", batch_size=1, draft_tokens=3, time_ms=cycle_ms)]  # fmt: skip
+    profile = str(tmp_path / "p.json")
+    api.calibrate("qwen3-30b-a3b", points, topology="h200-x2", output=profile)
+    _, out, _ = invoke(capsys, "--draft-tokens", "3", "--profile", profile)
+    assert says in out
+    _, out, _ = invoke(capsys, "--draft-tokens", "3", "--profile", profile, "--json")
+    even = json.loads(out)["rows"][-1]["break_even_accept_length"]
+    assert 1 <= even["low"] <= even["value"] <= even["high"]

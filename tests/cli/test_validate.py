@@ -252,3 +252,29 @@ def test_a_program_that_does_not_exist_is_a_record(capsys, tmp_path):
     assert code == 3
     assert "not_started" in err
     assert '"not_started"' in (out / "records.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--draft-tokens", "100000"), "draft tokens must lie between 1 and 256"),
+        (("--batch", "1-70000"), "batch sizes must lie between 1 and 65536"),
+        (("--batch", "1-60000"), "are more than 1000"),
+    ],
+)
+def test_sglang_refuses_what_no_prediction_takes_and_nobody_waits_for(capsys, options, says):
+    servers = (
+        "--model-path",
+        "X",
+        "--draft-model-path",
+        "Y",
+        "--model",
+        "kimi-k2.5",
+        "--tp",
+        "8",
+        "--settings",
+        "base",
+    )
+    code, _, err = invoke(capsys, "validate", "sglang", "--dry-run", *servers, *options)
+    assert code == 2
+    assert says in err

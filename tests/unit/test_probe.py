@@ -17,7 +17,7 @@ from nccltune.probe.gpus import GpuDetails, gpu_links, numa_node, p2p_status
 from nccltune.probe.nvml import Nvml
 from nccltune.probe.visible import read_visible, visible_gpus
 from nccltune.registry import load_file
-from nccltune.schemas.machine import GpuRecord
+from nccltune.schemas.machine import GpuRecord, Machine
 
 
 class NVMLError(Exception):
@@ -453,3 +453,10 @@ def test_detected_file_reads_back(tmp_path: Path) -> None:
 def test_writing_a_shipped_file_keeps_every_figure(path: Path) -> None:
     loaded = load_file(path, "topology")
     assert tomllib.loads(to_toml(loaded)) == tomllib.loads(path.read_text())  # type: ignore[arg-type]
+
+
+def test_a_machine_is_named_by_what_is_known_of_it():
+    machine = Machine(hostname_hash="h", os="Linux", kernel="6", python="3.11", cpu_model="AMD EPYC", num_cpus=8, memory_bytes=1)  # fmt: skip
+    assert machine.fingerprint == "AMD EPYC, no GPU; host h"
+    known = machine.model_copy(update={"driver_version": "580.95"})
+    assert known.fingerprint == "AMD EPYC, no GPU; driver 580.95; host h"

@@ -131,6 +131,31 @@ def test_a_what_if_interval_is_wider_than_the_calibrated_one():
     assert width(api.predict([3], quant="fp8")) > 2 * width(api.predict([3])) - 1
 
 
+def test_another_weight_format_leaves_the_communication_alone():
+    """fp8 of a model stored as int4: the ratio of the two settings and the scale of the all-reduce are no matter of weights."""
+    as_stored, changed = api.predict([3]), api.predict([3], quant="fp8")
+    assert changed.baseline.decode_ms.source == "analytic"
+    for draft_tokens in (1, 3):
+        ratio = row(changed, draft_tokens).comm_ms.value / row(as_stored, draft_tokens).comm_ms.value
+        assert ratio == pytest.approx(1, abs=0.05)  # the smooth correction of the points, which no longer applies
+    gain = [f.default_setting_baseline.decode_ms.value - f.baseline.decode_ms.value for f in (as_stored, changed)]
+    assert gain[1] == pytest.approx(gain[0], rel=0.05)
+
+
+def test_the_format_that_the_model_is_stored_in_is_no_what_if():
+    found, plain = api.predict([3], quant="int4"), api.predict([3])
+    assert found.what_if == []
+    assert found.rows == plain.rows
+
+
+def test_the_default_setting_is_left_out_where_nothing_tells_its_cost(tmp_path):
+    """A run of LL Ring alone: no curve of the base, and no point of it."""
+    settings = [entry(LL, [25, 28, 70])]
+    machine = make_machine().model_copy(update={"topology": "rtx-pro-6000-x8"})
+    run = make_run(tmp_path / "run", make_fit(settings, best="LL Ring"), machine=machine)
+    assert api.predict([3], run=run, setting="LL Ring").default_setting_baseline is None
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -296,3 +296,16 @@ def test_a_large_run_is_fitted_in_seconds(kimi, monkeypatch, tmp_path):
     fit = fit_run(run, model=kimi)
     assert len(fit.settings) == 1000
     assert time.perf_counter() - began < 3.0
+
+
+@pytest.mark.parametrize("bad", [-20.0, 0.0])
+def test_broken_times_are_named_and_left_out(tmp_path, bad):
+    with pytest.raises(QualityError, match=r"1 case .* zero, negative or no numbers"):
+        fit_run(make_run(tmp_path / "all", [measurement(BASE, SIZES[0], bad)]))
+    rows = [*curve(BASE, BASE_LINE), *QUIET, measurement(LL, SIZES[0], bad)]
+    assert any("zero, negative or no numbers" in text for text in fit_run(make_run(tmp_path / "some", rows)).warnings)
+
+
+def test_settings_that_took_no_effect_are_not_called_unmeasured(tmp_path):
+    with pytest.raises(QualityError, match="did not take effect"):
+        fit_run(make_run(tmp_path / "run", [measurement(LL, SIZES[0], 20.0, in_force=False)]))

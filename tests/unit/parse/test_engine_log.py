@@ -197,3 +197,59 @@ def test_server_state():
 @pytest.mark.parametrize("text", ["", "hello", "{}", "{", "[1]", "null"])
 def test_nothing_to_read(text):
     assert parse_engine_log(text).is_empty
+
+
+LINES = """\
+[2026-01-01 00:00:00 TP0] Decode batch, #running-req: 1, #token: 90, accept len: 2.00, accept rate: 0.50, gen throughput (token/s): 170.0, #queue-req: 0
+[2026-01-01 00:00:01 TP0] Decode batch, #running-req: 1, #token: 90, accept len: {}, accept rate: 0.50, gen throughput (token/s): 171.0, #queue-req: 0
+"""
+
+
+@pytest.mark.parametrize("length", ["nan", "inf", "1_0", "abc"])
+def test_a_field_that_is_no_number_is_named(length):
+    log = parse_engine_log(LINES.format(length))
+    assert log.accept_lengths == [2.0]
+    assert f"not a number, left out: accept len: {length}" in log.warnings
+
+
+@pytest.mark.parametrize("length", ["-2.2", "0.50"])
+def test_an_impossible_accept_length_is_excluded_and_named(length):
+    log = parse_engine_log(LINES.format(length))
+    (excluded,) = log.to_json()["accept_length"]["excluded"]
+    assert excluded == {"value": float(length), "reason": "below 1: impossible with the bonus token"}
+    assert any("accept lengths below 1" in warning for warning in log.warnings)
+
+
+def test_no_verify_is_no_impossible_length():
+    log = parse_engine_log(LINES.format("0.00"))
+    assert (log.accept_lengths, log.excluded_lengths) == ([2.0], [0.0])
+    assert not any("below 1" in warning for warning in log.warnings)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1" + "0" * 400, '"text"', "true"])
+def test_json_values_that_are_no_numbers_are_left_out_and_named(value):
+    text = '{"backend": "sglang", "output_throughput": 100.0, "request_rate": Infinity, "accept_length": 2.0}\n'
+    log = parse_engine_log(text + text.replace("2.0}", value + "}"))
+    document = log.to_json()
+    json.dumps(document, allow_nan=False)
+    assert log.accept_lengths == [2.0]
+    assert document["records"][1]["request_rate"] == "inf"
+    assert any(warning.startswith("not a number, left out: accept_length") for warning in log.warnings)
+
+
+def test_broken_and_foreign_json_lines_are_counted():
+    whole = '{"backend": "sglang", "output_throughput": 100.0, "accept_length": 2.0}\n'
+    log = parse_engine_log(whole + "garbage\n" + whole[:30] + "\n" + '{"a": 1}\n' + whole)
+    assert log.accept_lengths == [2.0, 2.0]
+    assert any("no whole JSON" in warning and ": 2;" in warning for warning in log.warnings)
+    assert "JSON documents without a known result, left out: 1" in log.warnings
+
+
+def test_bench_tables_metrics_and_vllm_lines_name_what_is_no_number():
+    table = "============ Serving Benchmark Result ============\nBackend: sglang\nTraffic request rate: inf\nAccept length: nan\nOutput token throughput (tok/s): inf\n"
+    log = parse_engine_log(table)
+    assert (log.results[0]["request_rate"], log.results[0]["accept_length"], log.results[0]["output_throughput_tok_s"]) == ("inf", None, None)  # fmt: skip
+    gauge = parse_engine_log('sglang:spec_accept_length{tp_rank="0"} NaN\nsglang:gen_throughput{tp_rank="0"} 10\n')
+    line = "SpecDecoding metrics: Draft acceptance rate: 0.5.1, Mean acceptance length: nan, Accepted: 10 tokens, Drafted: 20 tokens"
+    for found in (log, gauge, parse_engine_log(line)):
+        assert any(warning.startswith("not a number") for warning in found.warnings)

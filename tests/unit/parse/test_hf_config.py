@@ -4,7 +4,7 @@ import json
 import tomllib
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nccltune import registry
@@ -254,6 +254,7 @@ def test_toml_round_trips_every_shipped_file():
 SCALARS = st.one_of(st.text(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.booleans())
 
 
+@example({"bytes": 1.591432337932e18})
 @given(
     st.dictionaries(
         st.text(),

@@ -171,6 +171,12 @@ def test_ranks_that_differ_and_transports():
     assert "ranks or communicators differ" in log.warnings[0]
 
 
+def test_a_log_without_connections_tells_no_transports():
+    log = log_of("AllReduce: 28672 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..2}")
+    assert log.choices
+    assert log.to_json()["transports"] == {}
+
+
 def test_json_is_complete():
     document = parse_nccl_log(read("nccl-debug-ll.txt")).to_json()
     assert set(document) >= {

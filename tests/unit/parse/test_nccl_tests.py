@@ -326,3 +326,13 @@ def test_json_fields():
         "out_of_place": {"time_us": 44.62, "algbw_gb_s": 0.18, "busbw_gb_s": 0.32, "num_wrong": 0},
         "in_place": {"time_us": 42.77, "algbw_gb_s": 0.19, "busbw_gb_s": 0.34, "num_wrong": 0}, "usable": True,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("word", ["NaN", "nan", "-nan", "inf"])
+def test_a_time_in_json_that_is_no_number_leaves_the_other_rows(word):
+    """printf's nan is no JSON in any spelling, and no sign of a report that was cut."""
+    text = (DATA / "23-json-output-nwrong-null.txt").read_text().replace('"time":24.880000', f'"time":{word}')
+    (found,) = parse_nccl_tests(text)
+    assert [row.usable for row in found.rows] == [True, False, True]
+    assert found.status == "ok"
+    assert "the row of 65536 bytes has no usable time" in found.warnings

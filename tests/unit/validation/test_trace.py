@@ -104,6 +104,12 @@ def test_the_curve_of_nccl_is_not_held_against_another_kernel_unsaid(tmp_path):
     assert any("NCCL does not carry these" in text for text in found.warnings)
 
 
+def test_a_run_of_gloo_is_no_prediction_for_a_gpu(tmp_path):
+    run = make_run(tmp_path / "gloo", make_fit([entry({}, [40, 55, 120])]), backend="gloo")
+    found = api.validate_trace(cycles().write(tmp_path / "t.json"), model="qwen3-30b-a3b", run=run, setting="base")
+    assert any("gloo over local CPU processes" in warning for warning in found.warnings)
+
+
 def test_kernels_without_a_time_are_counted(tmp_path):
     b = cycles()
     kernels = [e for e in b.events if e["cat"] == "kernel"]
