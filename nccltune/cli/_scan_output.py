@@ -30,7 +30,7 @@ def dry_run(facts: dict[str, Any], as_json: bool, err: Console) -> None:
         f"{facts['num_cases']} cases: {facts['num_settings']} settings x {facts['num_sizes']} sizes x {len(facts['timings'])} timing ({', '.join(facts['timings'])})",
         f"back end {facts['backend']}, {facts['num_ranks']} ranks, base {facts['base']} ({base})",
         f"sizes: {sizes}",
-        f"about {format_duration(facts['estimate_s'])} at most; settings that resolve to the same choice "
+        f"about {format_duration(facts['estimate_s'])}; settings that resolve to the same choice "
         + ("share a measurement" if facts["dedup"] else "are measured one by one (--no-dedup)"),
     ]
     names = [setting["name"] for setting in facts["settings"]]

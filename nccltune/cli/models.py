@@ -107,18 +107,21 @@ def add(
     nccltune models add eagle/config.json --name my-head --drafter --target kimi-k2.5
     """
     from nccltune import catalog
+    from nccltune.registry import names
 
     if drafter != (target is not None):
         raise click.UsageError("--drafter and --target go together: a draft head belongs to a model.")
     if user and output is not None:
         raise click.UsageError("Give either --user or -o, not both.")
+    kind = "drafter" if drafter else "model"
+    before = names(kind).get(name)
     path, record = catalog.add(config, name=name, target=target, source=source or "", output=output, force=force)
     if as_json:
-        kind = "drafter" if drafter else "model"
         _console.print_json({"kind": kind, "name": name, "file": str(path), "record": record.model_dump(mode="json")})
     else:
         _print_lines(_console.stdout(), [f"wrote {path}"])
-    _console.warn(_console.stderr(quiet), record.notes)
+    hidden = [f"the {kind} '{name}' of {before} is hidden by it: files that belong to that one may not fit"] if before and names(kind).get(name) != before else []  # fmt: skip
+    _console.warn(_console.stderr(quiet), [*hidden, *record.notes])
 
 
 def _models_table(rows: list[dict[str, Any]]) -> Any:

@@ -29,7 +29,7 @@ def speculation(
     if num_draft_tokens < 1 or eagle_topk < 1 or (num_steps is not None and num_steps < 1):
         raise InputError(
             "draft tokens, steps and top-k must be at least 1",
-            f"got {num_draft_tokens}, {num_steps}, {eagle_topk}",
+            f"got {num_draft_tokens} draft tokens, {'no' if num_steps is None else num_steps} steps, top-k {eagle_topk}",
             "correct them",
         )
     if num_draft_tokens == 1:
@@ -41,7 +41,8 @@ def speculation(
     why = error_of(num_draft_tokens, num_steps, eagle_topk)
     if why:
         raise InputError(
-            f"--draft-tokens {num_draft_tokens} --topk {eagle_topk} --steps {num_steps} do not go together", *why
+            f"--draft-tokens {num_draft_tokens} --topk {eagle_topk}{'' if num_steps is None else f' --steps {num_steps}'} do not go together",
+            *why,
         )
     steps = num_draft_tokens - 1 if num_steps is None else num_steps
     return Speculation(steps, eagle_topk, num_draft_tokens, draft_model)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from nccltune.parse.numbers import Unread
-from nccltune.parse.numbers import number as number  # readers of an engine's answers take it from here
 
 # "Decode batch. " (0.4), "Decode batch, " (0.5.5 and later), "Decode batch [123], " (SGLANG_LOG_FORWARD_ITERS).
 _BATCH = re.compile(r"(?P<phase>Decode|Prefill) batch(?: \[\d+\])?\s*[.,:]\s*(?P<fields>.*)$")

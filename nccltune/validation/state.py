@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from nccltune.engine_path import EngineOptions, engine_allreduce_path
-from nccltune.parse.engine_lines import number
 from nccltune.parse.engine_log import parse_engine_log
 from nccltune.parse.engine_results import metrics
+from nccltune.parse.numbers import number
 from nccltune.validation.client import Client, ServerError
 
 CHECKED_VERSION = "0.5.14"

@@ -114,6 +114,14 @@ def test_add_then_use(run, config, own_folder):
     assert mine.source == [str(config)]
 
 
+def test_add_says_when_it_hides_a_known_one(run, config, own_folder):
+    code, _, err = run("add", config, "--name", "kimi-k2.5")
+    assert code == 0
+    assert "the model 'kimi-k2.5' of " in err
+    assert "is hidden by it" in err
+    assert run("add", config, "--name", "mine")[2] == ""
+
+
 def test_add_does_not_overwrite(run, config, tmp_path):
     target = tmp_path / "out.toml"
     assert run("add", config, "--name", "mine", "-o", target)[0] == 0
