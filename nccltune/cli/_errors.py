@@ -1,5 +1,6 @@
 """From exceptions to one clear message and the documented exit code. No traceback without --debug."""
 
+import errno
 import os
 import sys
 import traceback
@@ -8,6 +9,9 @@ import click
 
 from nccltune.cli._streams import guarded
 from nccltune.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, NccltuneError
+
+_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF)
+"""What only writing to an open file or stream can say."""
 
 
 def run(command: click.Command, argv: list[str] | None = None) -> int:
@@ -40,17 +44,16 @@ def _run(command: click.Command, argv: list[str] | None) -> int:
         _say("Interrupted.")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) went away: not an error of ours. Keep Python from flushing into the dead pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
+        return EXIT_OK  # the reader (head, less) went away: not an error of ours
     except OSError as error:
         # A path too long, a loop of links, a folder without permission, a full disk: the machine's word, no bug of ours.
         if debug:
             traceback.print_exc()
-        place = f"cannot use {error.filename}" if error.filename is not None else "the operating system refused"
-        _say(
-            f"Error: {place}\n  why: {error.strerror or error}\n  do:  check the path; --debug shows where it happened"
-        )
+        place, advice = f"cannot use {error.filename}", "check the path; --debug shows where it happened"
+        if error.filename is None:
+            place = "the output cannot be written" if error.errno in _OUTPUT else "the operating system refused"
+            advice = "make room, or write it elsewhere" if error.errno in _OUTPUT else advice
+        _say(f"Error: {place}\n  why: {error.strerror or error}\n  do:  {advice}")
         return EXIT_FAILED
     except Exception as error:
         if debug:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import io
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any, TextIO, cast
@@ -50,7 +51,18 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         lost = sys.stderr._stream is None  # type: ignore[attr-defined]
+        if out is not None:
+            _settle(out)
         sys.stdout, sys.stderr = out, err
         if lost and err is not None:
             # Python would flush it once more at the end, fail, and exit with 120.
             sys.stderr = None  # type: ignore[assignment]
+
+
+def _settle(out: TextIO) -> None:
+    """Flush the answer; where that fails (told already), what is left must not fail again when Python ends, with 120."""
+    try:
+        out.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())

@@ -1,6 +1,7 @@
 """Where else a setting can come from: nccl.conf files, the environment, a process that already runs. Reads NCCL_* only."""
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from nccltune.emit.findings import Finding, Reading
 from nccltune.errors import InputError
 
 _PREFIX = "NCCL_"
+_STARTING_S = 0.5
 
 
 def conf_values(environ: Mapping[str, str]) -> dict[str, str]:
@@ -80,15 +82,25 @@ def process_values(pid: int) -> dict[str, str]:
     """NCCL_* of a process as it was started; what it set for itself later does not show there."""
     path = Path(f"/proc/{pid}/environ")
     try:
-        raw = path.read_bytes()
+        raw = _read_started(path)
     except FileNotFoundError:
         raise InputError(f"no process {pid} is running", "", "give the process id of the server") from None
     except OSError as error:
         raise InputError(f"cannot read the environment of process {pid}", error.strerror or str(error),
                          "run as the user of that process") from error  # fmt: skip
+    if not raw:
+        raise InputError(f"process {pid} shows no environment", "it has ended, or was started without any variable", "give the process id of the server")  # fmt: skip
     found = {}
     for item in raw.split(b"\0"):
         name, equals, value = os.fsdecode(item).partition("=")
         if equals and name.startswith(_PREFIX):
             found[name] = value
     return found
+
+
+def _read_started(path: Path) -> bytes:
+    """An environment; between a program's start and its first instruction it is empty for a moment."""
+    deadline = time.monotonic() + _STARTING_S
+    while not (raw := path.read_bytes()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return raw

@@ -83,6 +83,16 @@ def test_empty_file_is_a_warning(capsys, tmp_path):
     assert "sets no variable" in out
 
 
+def test_a_process_without_an_environment_is_not_compared(capsys, env_file):
+    with subprocess.Popen(["/bin/sleep", "60"], env={}) as process:
+        try:
+            code, _, err = call(capsys, env_file, "--running", process.pid)
+        finally:
+            process.kill()
+    assert code == 2
+    assert "shows no environment" in err
+
+
 def test_running_process(capsys, env_file):
     secret = {"PATH": os.environ["PATH"], "NCCL_PROTO": "Simple", "NCCL_NTHREADS": "512", "TOKEN": "s3cret"}
     with subprocess.Popen(["sleep", "60"], env=secret) as process:
