@@ -49,11 +49,7 @@ def _run(command: click.Command, argv: list[str] | None) -> int:
         # A path too long, a loop of links, a folder without permission, a full disk: the machine's word, no bug of ours.
         if debug:
             traceback.print_exc()
-        place, advice = f"cannot use {error.filename}", "check the path; --debug shows where it happened"
-        if error.filename is None:
-            place = "the output cannot be written" if error.errno in _OUTPUT else "the operating system refused"
-            advice = "make room, or write it elsewhere" if error.errno in _OUTPUT else advice
-        _say(f"Error: {place}\n  why: {error.strerror or error}\n  do:  {advice}")
+        _say(_of_the_machine(error))
         return EXIT_FAILED
     except Exception as error:
         if debug:
@@ -67,3 +63,12 @@ def _run(command: click.Command, argv: list[str] | None) -> int:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _of_the_machine(error: OSError) -> str:
+    """Message for what the operating system refused."""
+    place, advice = f"cannot use {error.filename}", "check the path; --debug shows where it happened"
+    if error.filename is None:
+        place = "the output cannot be written" if error.errno in _OUTPUT else "the operating system refused"
+        advice = "make room, or write it elsewhere" if error.errno in _OUTPUT else advice
+    return f"Error: {place}\n  why: {error.strerror or error}\n  do:  {advice}"

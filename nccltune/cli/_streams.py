@@ -13,7 +13,7 @@ class _Closed(io.TextIOBase):
     """Stands for a stdout that was closed before the program began (``>&-``)."""
 
     def write(self, _text: str) -> int:
-        raise OSError(errno.EBADF, "the answer cannot be written: stdout is closed")
+        raise OSError(errno.EBADF, "stdout is closed")
 
 
 class _Tolerant:
