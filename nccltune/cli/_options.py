@@ -12,6 +12,8 @@ class FiniteRange(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number; fails with a usage error."""
+        if isinstance(value, str) and "_" in value:
+            self.fail(f"{value!r} is not a number.", param, ctx)  # Python would read 1_9 as 19
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)

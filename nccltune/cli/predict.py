@@ -37,7 +37,9 @@ from nccltune.cli import _console, _options, _prediction
     help="Tokens of context per request [default: the profile's, else 4096].",
 )
 @click.option(
-    "--accept-length", type=float, help="Mean accept length, bonus token included (0.93 accepted drafts = 1.93)."
+    "--accept-length",
+    type=_options.FiniteRange(),
+    help="Mean accept length, bonus token included (0.93 accepted drafts = 1.93).",
 )
 @click.option(
     "--accept-steps",

@@ -114,6 +114,8 @@ def test_acceptance_from_a_log(capsys, tmp_path):
         (("--draft-tokens", "x"), 2, "number of draft tokens"),
         (("--draft-tokens", "0"), 2, "usable range"),
         (("--draft-tokens", "3", "--accept-length", "3.5"), 2, "impossible"),
+        (("--draft-tokens", "3", "--accept-length", "1_9"), 2, "is not a number"),
+        (("--draft-tokens", "3", "--accept-length", "nan"), 2, "is not a finite number"),
         (("--draft-tokens", "3", "--accept-rates", "0.9,0.95"), 2, "--accept-kind"),
         (("--draft-tokens", "3", "--accept-length", "2", "--accept-rates", "0.5"), 2, "contradict"),
         (("--draft-tokens", "3", "--run", "nosuch"), 2, "run folder"),
