@@ -90,6 +90,14 @@ def test_somebody_elses_file_is_kept_and_an_earlier_output_is_replaced(tmp_path,
         (tmp_path / "out").unlink()
 
 
+def test_a_ladder_longer_than_what_is_looked_at_is_still_ours(tmp_path, invoke):
+    path = tmp_path / "ladder.json"
+    argv = ["predict", "--draft-tokens", "1-3", "--batch", "1-400", "--accept-length", "1.9", "--accept-steps", "2", "--adaptive-config", path]  # fmt: skip
+    assert invoke(*argv)[0] == 0
+    assert path.stat().st_size > 4096
+    assert invoke(*argv)[0] == 0
+
+
 def test_a_profile_to_stdout(points, invoke):
     code, out, _ = invoke("calibrate", "--model", "qwen3-30b-a3b", "--topology", "h200-x2", "--points", points, "-o", "-")  # fmt: skip
     assert code == 0
