@@ -8,7 +8,7 @@ of an engine run under it.
 from typing import Any
 
 from nccltune.bench import records
-from nccltune.bench.group import RankFailure, classify
+from nccltune.bench.group import RankFailure
 from nccltune.bench.options import Outcome
 from nccltune.bench.scan import Scan
 from nccltune.bench.session import Communicator
@@ -67,12 +67,11 @@ class Confirm(Scan):
         return [c for c in self._cases(setting) if (m := self._done.get(c.id)) is None or m.status == "skipped"]
 
     def _measure_once(self, settings: list[Setting]) -> None:
-        """Measure what the scan itself does not hold of them, those of one library copy together."""
-        wanted = {setting.id for setting in settings}
-        for library_env, members in self.plan.groups():
-            for setting in members:
-                if setting.id in wanted and self._pending(setting) and not self._must_end():
-                    self._measure_setting(setting, library_env)
+        """Measure what the scan itself does not hold of them."""
+        for library_env, setting in self._settings(settings):
+            if self._must_end():
+                return
+            self._measure_setting(setting, library_env)
 
     def _launch(self, setting: Setting) -> bool:
         """Measure one setting in a communicator of its own; a failure is a record. Whether every size gave a time.
@@ -126,9 +125,7 @@ class Confirm(Scan):
         size = case.size_bytes
         choice, scanned = comm.resolution.choices.get(size), self._done.get(case.id)
         if size in comm.resolution.errors:
-            text = comm.resolution.errors[size]
-            failure = RankFailure(classify(text, "nccl"), text, 0, group_alive=True)
-            return records.failed(case, failure).model_copy(update=self._as_repeat(case))
+            return records.unresolved(case, comm.resolution.errors[size]).model_copy(update=self._as_repeat(case))
         in_force, reason = comm.resolution.in_force(size, comm.env)
         if in_force is not False and scanned is not None and not _same(choice, scanned.choice):
             in_force, reason = False, "written for this NCCL it resolves to another choice than when it was scanned"

@@ -56,18 +56,15 @@ class Race(Scan):
 
     def _measure(self, settings: list[Setting]) -> None:
         """Measure settings at the sizes in use, those of one library copy together."""
-        wanted = {setting.id for setting in settings}
-        for library_env, members in self.plan.groups():
-            for setting in members:
-                if self._must_end():
-                    return
-                if setting.id in wanted and self._pending(setting):
-                    # As in a full scan: the base again and again, its launches tell drift and spread.
-                    if self._num_opened and self._num_opened % min(self.options.monitor_every, MONITOR_EVERY) == 0:
-                        self._monitor()
-                    self._num_opened += 1
-                    self._measure_setting(setting, library_env)
-                    self._retry(setting, library_env)
+        for library_env, setting in self._settings(settings):
+            if self._must_end():
+                return
+            # As in a full scan: the base again and again, its launches tell drift and spread.
+            if self._num_opened and self._num_opened % min(self.options.monitor_every, MONITOR_EVERY) == 0:
+                self._monitor()
+            self._num_opened += 1
+            self._measure_setting(setting, library_env)
+            self._retry(setting, library_env)
 
     def _retry(self, setting: Setting, library_env: dict[str, str]) -> None:
         """Measure once more what a hang or an error cost: one accident must not shut out a whole family, or the base."""

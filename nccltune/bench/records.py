@@ -3,7 +3,7 @@
 import datetime
 from typing import Any
 
-from nccltune.bench.group import RankFailure
+from nccltune.bench.group import RankFailure, classify
 from nccltune.schemas.measurement import ELEMENT_BYTES, Case, Failure, Measurement, Rejected
 
 _MAX_MESSAGE = 2000
@@ -27,6 +27,11 @@ def failed(case: Case, failure: RankFailure) -> Measurement:
     """A case that a failure of the ranks left without a time."""
     error = Failure(kind=failure.kind, message=failure.message[:_MAX_MESSAGE], rank=failure.rank)
     return record(case, _STATUS_OF_KIND.get(failure.kind, "error"), error=error)
+
+
+def unresolved(case: Case, text: str) -> Measurement:
+    """A case for which NCCL found nothing to run, in its words."""
+    return failed(case, RankFailure(classify(text, "nccl"), text, 0, group_alive=True))
 
 
 def not_in_force(case: Case, reason: str, base: Measurement | None) -> Measurement:

@@ -5,7 +5,7 @@ failure costs the case in flight, never the scan.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from nccltune.bench import conditions, records
 from nccltune.bench.beside_walk import BesideWalk
 from nccltune.bench.drift import Drift, drift
 from nccltune.bench.effective import effective_key
-from nccltune.bench.group import RankFailure, classify
+from nccltune.bench.group import RankFailure
 from nccltune.bench.opening import Opening
 from nccltune.bench.options import Event, Outcome, ScanOptions
 from nccltune.bench.session import Communicator, Session
@@ -118,10 +118,12 @@ class Scan:
     def _must_end(self) -> bool:
         return self._stop.requested or self._over_budget()
 
-    def _settings(self) -> Iterator[tuple[dict[str, str], Setting]]:
+    def _settings(self, wanted: Iterable[Setting] | None = None) -> Iterator[tuple[dict[str, str], Setting]]:
+        """Settings (all, or those ``wanted``) that lack a case when their turn comes, those of one library copy together."""
+        ids = None if wanted is None else {setting.id for setting in wanted}
         for library_env, settings in self.plan.groups():
             for setting in settings:
-                if self._pending(setting):
+                if (ids is None or setting.id in ids) and self._pending(setting):
                     yield library_env, setting
 
     def _cases(self, setting: Setting) -> list[Case]:
@@ -176,8 +178,7 @@ class Scan:
         began = time.monotonic()
         resolution, size = comm.resolution, case.size_bytes
         if size in resolution.errors:
-            text = resolution.errors[size]
-            self._record(records.failed(case, RankFailure(classify(text, "nccl"), text, 0, group_alive=True)))
+            self._record(records.unresolved(case, resolution.errors[size]))
             return
         in_force, reason = resolution.in_force(size, case.setting.env)
         choice = resolution.choices.get(size)

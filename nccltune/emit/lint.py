@@ -20,6 +20,7 @@ from nccltune.knobs import Version
 SCHEMA = "nccltune.check"
 SCHEMA_VERSION = 1
 HIDDEN = "(hidden)"
+_HEADER_CHARS = 8000
 MAX_FILE_BYTES = 4 * 1024 * 1024
 _MISREAD = ("quotes", "inline-comment", "no-expansion", "interpolated", "spaces")
 # The same slip has other names in other readers; one report of it per line is enough.
@@ -73,9 +74,8 @@ def check_file(path: str, form: str = "auto", version: Version | None = None, pi
     chosen = detect(path, text) if form == "auto" else form
     reading = _read(chosen, text)
     said = reading.findings
-    if (
-        MARK in text[:8000]
-    ):  # emit writes a dollar where a dollar is meant; a line that was added by hand still deserves a look
+    if _is_emitted(text):
+        # A dollar stands there because one is meant; in a line that was added by hand it still deserves a look.
         said = [replace(f, level="warning") if f.code == "no-expansion" else f for f in said]
     findings = [*_bytes(raw, text, chosen), *said, *_missing(text, reading)]
     if not reading.entries and not findings:
@@ -101,7 +101,7 @@ def check_file(path: str, form: str = "auto", version: Version | None = None, pi
 def _nothing(text: str, form: str) -> Finding:
     """An empty file is one thing, a file of another kind is another: its reader would set nothing of what is in it."""
     content = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    if not content or MARK in text[:8000]:
+    if not content or _is_emitted(text):
         return Finding("warning", "nothing", "the file sets no variable")
     what = "option" if form == "sglang-args" else "variable"
     return Finding("problem", "nothing", f"read as {form}, none of its lines sets a{'n' if what == 'option' else ''} {what}", "is it of another format? See --format")  # fmt: skip
@@ -126,9 +126,14 @@ def _redacted(finding: Finding, reading: Reading) -> Finding:
     return replace(finding, message=message, advice=advice)
 
 
+def _is_emitted(text: str) -> bool:
+    """Whether the file was written by ``emit``."""
+    return MARK in text[:_HEADER_CHARS]
+
+
 def written_for(text: str) -> Version | None:
     """NCCL version that a file of ours names in its header, None for other files."""
-    match = re.search(rf"{WRITTEN_FOR}(\d+\.\d+\.\d+)", text[:8000]) if MARK in text[:8000] else None
+    match = re.search(rf"{WRITTEN_FOR}(\d+\.\d+\.\d+)", text[:_HEADER_CHARS]) if _is_emitted(text) else None
     return parse_version(match.group(1)) if match else None
 
 
@@ -245,7 +250,7 @@ def _bytes(raw: bytes, text: str, form: str) -> list[Finding]:
 
 def _missing(text: str, reading: Reading) -> list[Finding]:
     """A file of ours that holds less than its header says was cut, by a full disk or a copy that broke off."""
-    match = re.search(rf"{HOLDS}(\d+) (variables|rules)", text[:8000]) if MARK in text[:8000] else None
+    match = re.search(rf"{HOLDS}(\d+) (variables|rules)", text[:_HEADER_CHARS]) if _is_emitted(text) else None
     if match is None or len(reading.entries) >= int(match[1]) or any(f.code == "unreadable" for f in reading.findings):
         return []
     message = f"its header says that it holds {match[1]} {match[2]}, {len(reading.entries)} can be read: it was cut"

@@ -77,7 +77,7 @@ _HINTS = (
     "illegal", "insufficient",
 )  # fmt: skip
 # What Python ends a traceback with, and where SGLang's other processes begin to end because one did.
-EXCEPTION: Final = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)(?:: .*)?$", re.MULTILINE)
+_EXCEPTION: Final = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)(?:: .*)?$", re.MULTILINE)
 AFTERMATH: Final = re.compile(r"received sigquit from a child process|triggering sigquit for cleanup", re.IGNORECASE)
 _TEST_FAILURE = re.compile(r"Test NCCL failure\s+(\S+)\s+'(.*?)'?\s*$", re.MULTILINE)
 _TABLE_HEADER = re.compile(r"^.*\bsize\b.*\bcount\b.*\btime\b.*$", re.MULTILINE)
@@ -100,6 +100,12 @@ def classify_nccl_error(text: str) -> Failure | None:
             return _invalid_usage(text) or Failure(kind=sign.kind, message=_line(suspicious, match))
         return Failure(kind=sign.kind, message=_message(sign, suspicious, match))
     return None
+
+
+def last_exception(text: str) -> str | None:
+    """The line in which a Python traceback ends, the last one before other processes end because of it; None without one."""
+    raised = _EXCEPTION.findall(AFTERMATH.split(text)[0])
+    return raised[-1] if raised else None
 
 
 def _is_suspicious(line: str) -> bool:
@@ -131,8 +137,7 @@ def _invalid_usage(text: str) -> Failure | None:
 def _message(sign: _Sign, text: str, match: re.Match[str]) -> str:
     said = _line(text, match)
     if "traceback" in said.lower():
-        raised = EXCEPTION.findall(AFTERMATH.split(text[match.end() :])[0])
-        return _cut(raised[-1] if raised else said)
+        return _cut(last_exception(text[match.end() :]) or said)
     if sign.kind == "shm_space":
         size = _SEGMENT_SIZE.search(text)
         if size is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from nccltune.launch.family import Family, wait_for
 from nccltune.launch.guard import Guard
-from nccltune.parse.nccl_errors import AFTERMATH, EXCEPTION, classify_nccl_error
+from nccltune.parse.nccl_errors import AFTERMATH, classify_nccl_error, last_exception
 from nccltune.schemas.validation_record import Cleanup, ErrorKind, Trouble
 from nccltune.validation.client import Client, ServerError
 
@@ -183,14 +183,14 @@ def diagnose(text: str) -> Trouble | None:
         match = re.search(rf"^.*(?:{pattern}).*$", text, re.IGNORECASE | re.MULTILINE)
         if match:
             return Trouble(kind=kind, message=_one_line(match[0]))
-    raised = EXCEPTION.findall(AFTERMATH.split(text)[0])
-    if raised and _USAGE.search(raised[-1]):
-        return Trouble(kind="usage", message=_one_line(raised[-1]))
+    raised = last_exception(text)
+    if raised and _USAGE.search(raised):
+        return Trouble(kind="usage", message=_one_line(raised))
     failure = classify_nccl_error(text)
     if failure is not None:
         kinds: dict[str, ErrorKind] = {"out_of_memory": "out_of_memory", "usage": "usage", "crash": "crash"}
         return Trouble(kind=kinds.get(failure.kind, "nccl"), message=failure.message)
-    return Trouble(kind="crash", message=_one_line(raised[-1])) if raised else None
+    return Trouble(kind="crash", message=_one_line(raised)) if raised else None
 
 
 def _one_line(text: str) -> str:

@@ -1,5 +1,6 @@
 """``nccltune check`` as a user calls it."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -83,29 +84,33 @@ def test_empty_file_is_a_warning(capsys, tmp_path):
     assert "sets no variable" in out
 
 
-def test_a_process_without_an_environment_is_not_compared(capsys, env_file):
-    with subprocess.Popen(["/bin/sleep", "60"], env={}) as process:
+@contextlib.contextmanager
+def sleeping(env):
+    """A process with this environment, ended afterwards."""
+    with subprocess.Popen(["/bin/sleep", "60"], env=env) as process:
         try:
-            code, _, err = call(capsys, env_file, "--running", process.pid)
+            yield process.pid
         finally:
             process.kill()
+
+
+def test_a_process_without_an_environment_is_not_compared(capsys, env_file):
+    with sleeping({}) as pid:
+        code, _, err = call(capsys, env_file, "--running", pid)
     assert code == 2
     assert "shows no environment" in err
 
 
 def test_running_process(capsys, env_file):
     secret = {"PATH": os.environ["PATH"], "NCCL_PROTO": "Simple", "NCCL_NTHREADS": "512", "TOKEN": "s3cret"}
-    with subprocess.Popen(["sleep", "60"], env=secret) as process:
-        try:
-            code, out, _ = call(capsys, env_file, "--running", process.pid)
-        finally:
-            process.kill()
+    with sleeping(secret) as pid:
+        code, out, _ = call(capsys, env_file, "--running", pid)
     assert code == 3
     assert "runs with NCCL_PROTO=Simple, the file says LL" in out
     assert "started without NCCL_P2P_LEVEL" in out
     assert "also has NCCL_NTHREADS=512" in out
     assert "s3cret" not in out
-    assert call(capsys, env_file, "--running", process.pid)[0] == 2
+    assert call(capsys, env_file, "--running", pid)[0] == 2
 
 
 def test_this_environment_and_conf_files_are_compared(capsys, env_file, monkeypatch, tmp_path):
